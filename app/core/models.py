@@ -1,0 +1,54 @@
+"""Facts about model files, pairs and devices, as they cross from a helper process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What a GGUF file says of itself.
+
+    ``kind``: ``model`` (can be a target), or why not: ``recurrent``, ``hybrid``, ``encoder``,
+    ``diffusion``, ``adapter``, ``projector``, ``vocabulary`` (no weights).
+    """
+
+    kind: str
+    architecture: str
+    name: str | None
+    parameters: int
+    quantization: str
+    n_ctx_train: int
+    n_vocab: int
+    vocab_type: str
+    n_layer: int
+    has_chat_template: bool
+    licence: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PairCheck:
+    """Whether a draft fits a target, and if not, why, each reason a whole clause."""
+
+    fits: bool
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One of ggml's devices; ``kind`` is ``cpu``, ``gpu``, ``igpu`` or ``accel``; memory in bytes."""
+
+    name: str
+    description: str
+    kind: str
+    memory_free: int
+    memory_total: int
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaFacts:
+    """The llama.cpp build in use: its version, the CPU features it was built with, its devices."""
+
+    version: str
+    features: str
+    devices: tuple[Device, ...]

@@ -1,0 +1,1 @@
+"""Models on disk, where they come from, and whether a pair fits."""

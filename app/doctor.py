@@ -25,6 +25,7 @@ from app.worker.tasks import llama_cpp_facts
 
 _LITTLE_DISK = 500_000_000
 _GIB = 2**30
+_INSTALL_ANEW = f"remove {PROJECT / '.venv'} and start launch.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +65,7 @@ def examine() -> Report:
     for package in packages:
         if package.installed != package.pinned:
             found = package.installed or "missing"
-            problems.append(
-                f"{package.name} is {found}, not {package.pinned}; remove {PROJECT / '.venv'} and start launch.py"
-            )
+            problems.append(f"{package.name} is {found}, not {package.pinned}; {_INSTALL_ANEW}")
     facts = None
     try:
         facts = llama_cpp_facts()
@@ -95,7 +94,7 @@ def examine() -> Report:
         layers=where_layers_go(facts, shutil.which("nvidia-smi") is not None) if facts else "nowhere",
         packages=packages,
         models_dir=str(folder),
-        models=len(list(folder.glob("*.gguf"))),
+        models=len(list(folder.rglob("*.gguf"))),
         free_disk_bytes=free_disk,
     )
 
@@ -154,9 +153,8 @@ def as_lines(report: Report) -> list[str]:
         ]
         lines.append(f"Layers     {report.layers}")
     lines.append("Packages   " + ", ".join(f"{p.name} {p.installed or 'missing'}" for p in report.packages))
-    lines.append(
-        f"Models     {report.models} in {report.models_dir}; {report.free_disk_bytes / 1e9:.1f} GB of disk free"
-    )
+    lines.append(f"Models     {report.models} in {report.models_dir}")
+    lines.append(f"Disk       {report.free_disk_bytes / 1e9:.1f} GB free")
     lines += [f"Problem    {problem}" for problem in report.problems] or ["Nothing is broken."]
     return lines
 

@@ -1,0 +1,151 @@
+// One answer's tokens in the page: spans, the thinking fold, the strip of rounds. Text goes in by textContent alone.
+const KINDS = {a: "accepted", c: "recovered", b: "bonus", t: "target", x: "rejected", d: "discarded"};
+const SOURCES = {m: "the draft model", l: "prompt lookup"};
+
+const make = (tag, className, text) => {
+  const node = document.createElement(tag);
+  if (className) node.className = className;
+  if (text !== undefined) node.textContent = text;
+  return node;
+};
+
+// A token outside the output must not break lines, so its white space is drawn.
+const drawn = (text) => text.replace(/\r?\n/g, "⏎").replace(/\t/g, "⇥");
+const percent = (p) => (p === null ? null : p >= 0.9995 ? "100 %" : (100 * p).toFixed(1) + " %");
+
+class AnswerView {
+  constructor() {
+    this.tokens = [];
+    this.outputs = [];
+    this.rounds = [];
+    this.root = make("article", "hs-answer");
+    this.text = make("div", "hs-text");
+    this.text.tabIndex = 0;
+    this.text.setAttribute("role", "group");
+    this.text.setAttribute("aria-label", "Answer. The arrow keys step through its tokens.");
+    this.status = make("div", "hs-status");
+    this.strip = make("div", "hs-strip");
+    this.strip.setAttribute("aria-hidden", "true");
+    this.foot = make("div", "hs-foot");
+    this.root.append(this.text, this.status, this.strip, this.foot);
+    this.into = this.text;
+    this.fresh = document.createDocumentFragment();
+  }
+
+  setStatus(words, fraction) {
+    this.status.textContent = words;
+    if (fraction === null) return;
+    const bar = make("progress");
+    bar.value = fraction;
+    bar.setAttribute("aria-label", words);
+    this.status.append(bar);
+  }
+
+  addToken(code, text, round, position, source, targetProb, draftProb) {
+    const isOutput = code !== "x" && code !== "d";
+    const node = make("span", "k-" + code, isOutput ? text : drawn(text));
+    const token = {code, text, round, position, source, targetProb, draftProb, node, at: this.tokens.length};
+    node.token = token;
+    this.tokens.push(token);
+    if (isOutput) this.outputs.push(token);
+    this.fresh.append(node);
+    const seen = (this.rounds[round] ??= {round, drafted: 0, accepted: 0, own: "", source: null});
+    if (position === null) seen.own = code;
+    else {
+      seen.drafted += 1;
+      seen.accepted += code === "a";
+      seen.source ??= source;
+    }
+    this.dirtyFrom = Math.min(this.dirtyFrom ?? round, round);
+  }
+
+  flush() {
+    if (this.fresh.childNodes.length) {
+      this.status.textContent = "";
+      this.into.append(this.fresh);
+    }
+    for (let i = this.dirtyFrom ?? this.rounds.length; i < this.rounds.length; i++) this.drawRound(this.rounds[i]);
+    if (this.dirtyFrom !== undefined) this.strip.scrollLeft = this.strip.scrollWidth;
+    this.dirtyFrom = undefined;
+  }
+
+  drawRound(round) {
+    if (!round) return;
+    if (!round.node) {
+      round.node = make("i");
+      round.node.round = round;
+      this.strip.append(round.node);
+    }
+    round.node.className = "from-" + (round.source ?? "none");
+    round.node.style.setProperty("--out", round.accepted + (round.own ? 1 : 0));
+    round.node.style.setProperty("--all", round.drafted + 1);
+  }
+
+  // The thinking part: what lies from output token `index` on moves into a fold.
+  openThinking(index) {
+    this.flush();
+    this.fold = make("details", "hs-thinking");
+    this.fold.append(make("summary", "", "Thinking"));
+    const body = make("div", "hs-thinking-text");
+    this.fold.append(body);
+    const first = this.outputs[index]?.node ?? null;
+    this.text.insertBefore(this.fold, first);
+    for (let node = first; node; ) {
+      const next = node.nextSibling;
+      body.append(node);
+      node = next;
+    }
+    this.into = body;
+  }
+
+  closeThinking(index) {
+    this.flush();
+    let node = index ? this.outputs[index - 1].node.nextSibling : null;
+    // A rejected token belongs to the round of the output that follows it.
+    while (node) {
+      const next = node.nextSibling;
+      this.text.append(node);
+      node = next;
+    }
+    this.into = this.text;
+    this.fold.firstChild.textContent = `Thinking (${index} tokens)`;
+  }
+
+  fail(words, log) {
+    const box = make("div", "hs-failed");
+    box.setAttribute("role", "alert");
+    box.append(make("p", "", words));
+    if (log) {
+      const more = make("details");
+      more.append(make("summary", "", "The end of llama.cpp's log"), make("pre", "", log));
+      box.append(more);
+    }
+    this.root.insertBefore(box, this.foot);
+  }
+
+  end(summary, note) {
+    this.status.textContent = "";
+    this.summary = [note && note[0].toUpperCase() + note.slice(1), summary].filter(Boolean).join(" · ");
+    this.foot.append(make("span", "hs-summary", this.summary));
+  }
+
+  plainText() {
+    const answer = this.outputs.filter((token) => !token.node.closest(".hs-thinking"));
+    return answer.map((token) => token.text).join("").trim();
+  }
+
+  describe(token) {
+    const round = this.rounds[token.round];
+    const rows = [["Round", String(token.round + 1)]];
+    if (token.position !== null) {
+      rows.push(["Place in the draft", `${token.position + 1} of ${round.drafted}`]);
+      rows.push(["Proposed by", SOURCES[token.source] ?? "—"]);
+    } else rows.push(["Chosen by", "the target"]);
+    const untested = token.code === "d" ? "not tested" : "—";
+    rows.push(["Target's probability", percent(token.targetProb) ?? untested]);
+    if (token.position !== null) {
+      rows.push(["Draft's probability", percent(token.draftProb) ?? (token.source === "l" ? "looked up" : "—")]);
+    }
+    return rows;
+  }
+}

@@ -1,0 +1,61 @@
+"""The whole page: its frame, its tabs, and how it is served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gradio as gr
+
+from app.ui.answering import Client
+from app.ui.components import ASSETS, Scripted
+from app.ui.generate import QUIET, GenerateTab
+from app.ui.shelf import DiskShelf, Shelf
+
+SANS = ["system-ui", "-apple-system", "Segoe UI", "Noto Sans", "Liberation Sans", "sans-serif"]
+MONO = ["ui-monospace", "SF Mono", "Cascadia Code", "Menlo", "Consolas", "DejaVu Sans Mono", "monospace"]
+
+
+def build(client: Client, shelf: Shelf | None = None, on_quit: Callable[[], None] | None = None) -> gr.Blocks:
+    """The page around a worker's client; ``on_quit`` is called when a person ends the program from it."""
+    with gr.Blocks(title="Headstart", analytics_enabled=False, fill_width=True) as page:
+        chrome = Scripted("chrome.html", ["chrome.js"], elem_id="chrome")
+        with gr.Tabs(elem_id="tabs"), gr.Tab("Generate", id="generate"):
+            GenerateTab(client, shelf or DiskShelf())
+        if on_quit is not None:
+            chrome.quit(lambda: on_quit(), None, None, **QUIET)
+    return page
+
+
+def serve(page: gr.Blocks, port: int | None) -> str:
+    """Serve the page on 127.0.0.1 and return its address; returns at once."""
+    page.queue(default_concurrency_limit=None)
+    _, address, _ = page.launch(
+        server_name="127.0.0.1",
+        server_port=port,
+        prevent_thread_lock=True,
+        inbrowser=False,
+        share=False,
+        quiet=True,
+        ssr_mode=False,
+        pwa=False,
+        mcp_server=False,
+        run_history=False,
+        enable_monitoring=False,
+        footer_links=[],
+        theme=theme(),
+        css_paths=[ASSETS / "page.css", ASSETS / "chat.css", ASSETS / "side.css"],
+    )
+    return str(address)
+
+
+def theme() -> Any:
+    """Calm greys and one accent, in the fonts of the machine: nothing is asked of the network."""
+    return gr.themes.Base(
+        primary_hue=gr.themes.colors.teal,
+        neutral_hue=gr.themes.colors.stone,
+        font=SANS,
+        font_mono=MONO,
+        radius_size=gr.themes.sizes.radius_md,
+        text_size=gr.themes.sizes.text_md,
+    )

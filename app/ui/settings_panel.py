@@ -1,0 +1,178 @@
+"""Everything a person can set: the fields, and what they become."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from app.core.errors import UsageError
+from app.core.settings import MAX_DRAFT, LoadSettings, Mode, SamplingSettings, SpeculationSettings
+from app.library.presets import Preset
+
+MODES = [("Draft", Mode.DRAFT.value), ("Lookup", Mode.LOOKUP.value), ("Plain", Mode.PLAIN.value)]
+WHOLE = {"n_draft", "ngram_min", "ngram_max", "n_ctx", "threads", "gpu_layers", "draft_gpu_layers", "top_k",
+         "repeat_last_n", "seed", "max_tokens"}  # fmt: skip
+OPTIONAL = {"threads", "gpu_layers", "draft_gpu_layers"}
+NAMES = {
+    "n_draft": "Draft length", "p_min": "Stop drafting below", "ngram_min": "Shortest match",
+    "ngram_max": "Longest match", "n_ctx": "Context", "top_k": "Top k", "top_p": "Top p", "min_p": "Min p",
+    "temperature": "Temperature", "repeat_penalty": "Repeat penalty", "presence_penalty": "Presence penalty",
+    "frequency_penalty": "Frequency penalty", "repeat_last_n": "Penalties look back on", "seed": "Seed",
+    "max_tokens": "Longest answer",
+}  # fmt: skip
+
+Fields = dict[str, Any]
+
+
+def choice_fields() -> Fields:
+    """The row that says who answers: preset, target, mode, draft."""
+    return {
+        "preset": gr.Dropdown([], label="Preset", value=None, elem_id="preset", min_width=150, scale=3),
+        "target": gr.Dropdown([], label="Target", value=None, elem_id="target", min_width=190, scale=4),
+        "mode": gr.Radio(MODES, value=Mode.DRAFT.value, label="Mode", elem_id="mode", min_width=230, scale=0),
+        "draft": gr.Dropdown([], label="Draft model", value=None, elem_id="draft", min_width=190, scale=4),
+    }
+
+
+def drawer_fields() -> Fields:
+    """The rest, in the drawer."""
+    speculation, sampling = SpeculationSettings(), SamplingSettings()
+    fields: Fields = {}
+    with gr.Group(elem_classes="hs-group"):
+        fields["n_draft"] = gr.Slider(
+            1, MAX_DRAFT, value=speculation.n_draft, step=1, label=NAMES["n_draft"], elem_id="n_draft",
+            info="Tokens proposed before each pass of the target",
+        )  # fmt: skip
+        fields["p_min"] = gr.Slider(
+            0, 0.95, value=speculation.p_min, step=0.05, label=NAMES["p_min"], elem_id="p_min",
+            info="The draft model stops when its best guess is less likely than this; 0 never stops",
+        )  # fmt: skip
+        with gr.Row(elem_id="ngrams"):
+            for name, value in (("ngram_min", speculation.ngram_min), ("ngram_max", speculation.ngram_max)):
+                fields[name] = _number(name, value, "Tokens that must match to look up")
+    with gr.Group(elem_classes="hs-group"):
+        fields["system"] = gr.Textbox(
+            label="System prompt", lines=2, max_lines=8, elem_id="system", placeholder="None"
+        )
+        fields["max_tokens"] = _number("max_tokens", 512, "Tokens at most")
+    with gr.Accordion("Sampling", open=False, elem_id="sampling"):
+        fields["temperature"] = gr.Slider(
+            0, 2, value=sampling.temperature, step=0.05, label=NAMES["temperature"], elem_id="temperature",
+            info="0 always takes the likeliest token",
+        )  # fmt: skip
+        with gr.Row():
+            fields["top_k"] = _number("top_k", sampling.top_k, "0 is off")
+            fields["top_p"] = _number("top_p", sampling.top_p, "1 is off")
+        with gr.Row():
+            fields["min_p"] = _number("min_p", sampling.min_p, "0 is off")
+            fields["seed"] = _number("seed", sampling.seed, "Same seed, same answer")
+        with gr.Row():
+            fields["repeat_penalty"] = _number("repeat_penalty", sampling.repeat_penalty, "1 is off")
+            fields["repeat_last_n"] = _number("repeat_last_n", sampling.repeat_last_n, "Tokens")
+        with gr.Row():
+            fields["presence_penalty"] = _number("presence_penalty", sampling.presence_penalty, "0 is off")
+            fields["frequency_penalty"] = _number("frequency_penalty", sampling.frequency_penalty, "0 is off")
+        fields["stop"] = gr.Textbox(
+            label="Stop strings", lines=1, max_lines=6, elem_id="stop", info="The answer ends at any of them; one a line"
+        )
+    with gr.Accordion("Memory and processor", open=False, elem_id="loading"):
+        fields["n_ctx"] = _number("n_ctx", 4096, "Tokens of prompt and answer together; a change reloads")
+        fields["threads"] = gr.Number(
+            None, label="Threads", precision=0, elem_id="threads", placeholder="automatic",
+            info="Empty: one for each physical core",
+        )  # fmt: skip
+        with gr.Row():
+            for name, label in (("gpu_layers", "Target's GPU layers"), ("draft_gpu_layers", "Draft's GPU layers")):
+                fields[name] = gr.Number(
+                    None, label=label, precision=0, elem_id=name, placeholder="all that fit", info="Empty: all that fit"
+                )
+    return fields
+
+
+def of_preset(preset: Preset, target: Path, draft: Path | None) -> dict[str, Any]:
+    """The values of the fields that a preset sets."""
+    speculation, sampling = preset.speculation, preset.sampling
+    return {
+        "preset": preset.name,
+        "target": str(target),
+        "draft": str(draft) if draft else None,
+        "mode": speculation.mode.value,
+        "n_draft": speculation.n_draft,
+        "p_min": speculation.p_min,
+        "ngram_min": speculation.ngram_min,
+        "ngram_max": speculation.ngram_max,
+        "n_ctx": preset.context,
+        "temperature": sampling.temperature,
+        "top_k": sampling.top_k,
+        "top_p": sampling.top_p,
+        "min_p": sampling.min_p,
+        "repeat_penalty": sampling.repeat_penalty,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "repeat_last_n": sampling.repeat_last_n,
+    }
+
+
+def to_settings(
+    values: Mapping[str, Any],
+) -> tuple[LoadSettings, SpeculationSettings, SamplingSettings, int, tuple[str, ...]]:
+    """What the fields say: loading, speculation, sampling, the longest answer, the stop strings.
+
+    Raises:
+        UsageError: a field is empty or out of its bounds; the words name it as the page does.
+    """
+    if not values["target"]:
+        raise UsageError("no target model is chosen", "choose one above, or fetch a preset")
+    mode = Mode(values["mode"])
+    if mode is Mode.DRAFT and not values["draft"]:
+        raise UsageError(
+            "no draft model is chosen", "choose one that fits, or take Lookup, which needs none"
+        )
+    number = _Reader(values)
+    load = LoadSettings(
+        target=Path(values["target"]),
+        draft=Path(values["draft"]) if mode is Mode.DRAFT else None,
+        n_ctx=number("n_ctx"),
+        threads=number("threads"),
+        gpu_layers=number("gpu_layers"),
+        draft_gpu_layers=number("draft_gpu_layers") if mode is Mode.DRAFT else None,
+    )
+    speculation = SpeculationSettings(
+        mode=mode,
+        n_draft=number("n_draft"),
+        p_min=number("p_min"),
+        ngram_min=number("ngram_min"),
+        ngram_max=number("ngram_max"),
+    )
+    sampling = SamplingSettings(
+        temperature=number("temperature"),
+        top_k=number("top_k"),
+        top_p=number("top_p"),
+        min_p=number("min_p"),
+        repeat_penalty=number("repeat_penalty"),
+        presence_penalty=number("presence_penalty"),
+        frequency_penalty=number("frequency_penalty"),
+        repeat_last_n=number("repeat_last_n"),
+        seed=number("seed"),
+    )
+    stop = tuple(line for line in (values["stop"] or "").splitlines() if line)
+    return load, speculation, sampling, number("max_tokens"), stop
+
+
+class _Reader:
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = values
+
+    def __call__(self, name: str) -> Any:
+        value = self._values[name]
+        if value is None and name not in OPTIONAL:
+            raise UsageError(f"{NAMES[name]} is empty", "fill it in under Settings")
+        return int(value) if value is not None and name in WHOLE else value
+
+
+def _number(name: str, value: float, info: str) -> Any:
+    precision = 0 if name in WHOLE else None
+    return gr.Number(value, label=NAMES[name], info=info, precision=precision, min_width=110, elem_id=name)

@@ -1,0 +1,243 @@
+"""A scripted worker's client and shelf: canned messages in place of models."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from app.core.errors import HeadstartError
+from app.core.models import PairCheck
+from app.core.settings import LoadSettings, Mode, Request, SpeculationSettings
+from app.core.stats import StatsRecorder
+from app.core.tokens import DraftSource, Round, TokenEvent, TokenKind
+from app.library.catalogue import ModelFile
+from app.library.fetch import Progress
+from app.library.presets import HubSource, Preset, PresetModel
+from app.ui.shelf import Download
+from app.worker.messages import Failed, Finished, Loading, Message, Prefilling, RoundDone, Started
+
+PLAIN_SPEED = 20.0
+
+
+@dataclass
+class Script:
+    """What the next runs do. ``words`` are the output tokens; every third round rejects one proposal."""
+
+    words: Sequence[str] = ("Hello", ",", " world", "!")
+    pause_s: float = 0.0
+    load_s: float = 0.0
+    left_out: int = 0
+    cached: int = 0
+    opens_thinking: bool = False
+    fails_after: int | None = None  # rounds
+    failure: Failed = field(
+        default_factory=lambda: Failed(
+            "the model process ended (signal 9)", "ask again: it starts anew", True, "ggml: last line"
+        )
+    )
+    holds_after: int | None = None  # rounds after which the run waits for `release` or cancel
+
+
+class FakeRun:
+    def __init__(self, client: FakeClient, load: LoadSettings, request: Request) -> None:
+        self.client, self.load, self.request = client, load, request
+        self.cancelled = threading.Event()
+        self._queue: queue.Queue[Message] = queue.Queue()
+
+    def put(self, message: Message) -> None:
+        self._queue.put(message)
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+
+    def batches(self, timeout: float) -> Iterator[list[Message]]:
+        while True:
+            batch: list[Message] = []
+            try:
+                batch.append(self._queue.get(timeout=timeout))
+                while True:
+                    batch.append(self._queue.get_nowait())
+            except queue.Empty:
+                pass
+            yield batch
+            if any(isinstance(message, Finished | Failed) for message in batch):
+                return
+
+
+class FakeClient:
+    """Runs are served one at a time, in order, like the real one's."""
+
+    def __init__(self) -> None:
+        self.script = Script()
+        self.release = threading.Event()
+        self.runs: list[FakeRun] = []
+        self._turn = threading.Condition()
+        self._line: list[FakeRun] = []
+
+    def submit(self, load: LoadSettings, request: Request) -> FakeRun:
+        run = FakeRun(self, load, request)
+        self.runs.append(run)
+        self._line.append(run)
+        threading.Thread(target=self._serve, args=(run, self.script), daemon=True).start()
+        return run
+
+    def close(self) -> None:
+        for run in self.runs:
+            run.cancel()
+
+    def _serve(self, run: FakeRun, script: Script) -> None:
+        from app.worker.messages import Waiting
+
+        said = 0
+        with self._turn:
+            while self._line[0] is not run and not run.cancelled.is_set():
+                ahead = self._line.index(run)
+                if ahead != said:
+                    run.put(Waiting(ahead))
+                    said = ahead
+                self._turn.wait(0.02)
+        try:
+            self._play(run, script)
+        finally:
+            with self._turn:
+                self._line.remove(run)
+                self._turn.notify_all()
+
+    def _play(self, run: FakeRun, script: Script) -> None:
+        clock = time.monotonic
+        if script.load_s:
+            for tenth in range(11):
+                run.put(Loading("target", run.load.target.name, tenth / 10))
+                time.sleep(script.load_s / 10)
+        run.put(Started((1, 2, 3), script.cached, script.left_out, script.opens_thinking))
+        run.put(Prefilling(3, 3))
+        stats = StatsRecorder(clock, 30 + script.cached, script.cached, clock())
+        stats.end_prefill()
+        started, text, ids, reason = clock(), "", [], "stop"
+        for number, (round_, tokens) in enumerate(rounds(script.words, run.request.speculation)):
+            if run.cancelled.is_set():
+                reason = "cancelled"
+                break
+            if number == script.fails_after:
+                run.put(script.failure)
+                return
+            if number == script.holds_after:
+                while not self.release.is_set() and not run.cancelled.is_set():
+                    time.sleep(0.01)
+                if run.cancelled.is_set():
+                    reason = "cancelled"
+                    break
+            time.sleep(script.pause_s)
+            stats.observe(round_)
+            text += "".join(token.text for token in tokens if token.kind.is_output)
+            ids += list(round_.output)
+            run.put(RoundDone(number, tokens, stats.snapshot(), clock() - started, PLAIN_SPEED))
+        run.put(Finished((1, 2, 3), tuple(ids), text, reason, stats.snapshot(), PLAIN_SPEED))
+
+
+def rounds(
+    words: Sequence[str], speculation: SpeculationSettings
+) -> Iterator[tuple[Round, tuple[TokenEvent, ...]]]:
+    """The words as rounds: whole drafts and broken ones by turns, with what was proposed instead."""
+    source = DraftSource.LOOKUP if speculation.mode is Mode.LOOKUP else DraftSource.MODEL
+    k = 0 if speculation.mode is Mode.PLAIN else speculation.n_draft
+    at = number = 0
+    while at < len(words):
+        broken = number % 3 == 1
+        accepted = min(k // 2 if broken else k, len(words) - at - 1)
+        wrong = [] if not broken or accepted == k else [" wrong", " and", " more"][: k - accepted]
+        draft_length = accepted + len(wrong)
+        own = TokenKind.RECOVERED if wrong else TokenKind.BONUS if draft_length else TokenKind.TARGET
+        probability = None if source is DraftSource.LOOKUP else 0.82
+        tokens = [
+            TokenEvent(at + i, words[at + i], TokenKind.ACCEPTED, number, i, source, 0.9123, probability)
+            for i in range(accepted)
+        ]
+        for i, word in enumerate(wrong):
+            kind = TokenKind.DISCARDED if i else TokenKind.REJECTED
+            tested = None if i else 0.0312
+            tokens.append(TokenEvent(900 + i, word, kind, number, accepted + i, source, tested, probability))
+        last = at + accepted
+        tokens.append(TokenEvent(last, words[last], own, number, None, None, 0.75, None))
+        round_ = Round(
+            number, tuple(range(draft_length)), accepted, last, own, (source,) * draft_length,
+            (probability,) * draft_length, (0.9,) * (accepted + 1), 0.001, 0.01,
+        )  # fmt: skip
+        yield round_, tuple(tokens)
+        at, number = last + 1, number + 1
+
+
+def preset_model(name: str, size: int) -> PresetModel:
+    return PresetModel(name, size, "0" * 64, "Apache-2.0", HubSource("someone/some", "main", f"{name}.gguf"))
+
+
+@dataclass
+class FakeShelf:
+    """Two models on disk, one that fits nothing, one broken, and a pair to fetch."""
+
+    problems: list[HeadstartError] = field(default_factory=list)
+    best: str | None = "pair"
+    on_disk: set[str] = field(default_factory=lambda: {"starter", "small-draft", "other-vocabulary"})
+    let_download_finish: threading.Event = field(default_factory=threading.Event)
+    downloads: list[Download] = field(default_factory=list)
+
+    def presets(self) -> tuple[list[Preset], list[HeadstartError]]:
+        starter, small = preset_model("starter", 98_000_000), preset_model("small-draft", 40_000_000)
+        big = preset_model("coder-big", 1_117_000_000)
+        return [
+            Preset("starter", "Starter", "A tiny model that answers at once.", starter, None, 2048,
+                   SpeculationSettings(Mode.LOOKUP)),
+            Preset("duo", "Duo", "A small pair.", starter, small, 2048, SpeculationSettings(Mode.DRAFT)),
+            Preset("pair", "Coder pair", "Writes code about 1.5 times as fast as plain.", big, small, 4096,
+                   SpeculationSettings(Mode.DRAFT, n_draft=6)),
+        ], self.problems  # fmt: skip
+
+    def models(self) -> list[ModelFile]:
+        files = [ModelFile(name, self._path(name), 1000, "model") for name in sorted(self.on_disk)]
+        return [
+            *files,
+            ModelFile("cut-short", self._path("cut-short"), 10, "broken", problem="the file is cut short"),
+        ]
+
+    def drafts_for(self, target: Path) -> list[tuple[ModelFile, PairCheck]]:
+        no = PairCheck(False, ("token 17 is 'cat' in one and 'dog' in the other",))
+        checked = [
+            (model, no if model.name == "other-vocabulary" and model.path != target else PairCheck(True))
+            for model in self.models()
+            if model.is_usable
+        ]
+        return sorted(checked, key=lambda pair: not pair[1].fits)
+
+    def missing(self, preset: Preset) -> list[PresetModel]:
+        return [model for model in preset.models if model.name not in self.on_disk]
+
+    def path_of(self, model: PresetModel) -> Path:
+        return self._path(model.name)
+
+    def best_preset(self) -> Preset | None:
+        return next((preset for preset in self.presets()[0] if preset.name == self.best), None)
+
+    def download(self, preset: Preset) -> Download:
+        if not self.downloads or self.downloads[-1].is_over:
+            files = self.missing(preset)
+            self.downloads.append(Download(preset, sum(file.size for file in files)))
+            threading.Thread(target=self._fetch, args=(self.downloads[-1], files), daemon=True).start()
+        return self.downloads[-1]
+
+    def _fetch(self, download: Download, files: list[PresetModel]) -> None:
+        download.progress = Progress(
+            "Fetching coder-big from the hub", download.total // 4, download.total, 12e6
+        )
+        while not self.let_download_finish.is_set() and not download.cancelled:
+            time.sleep(0.01)
+        if not download.cancelled:
+            self.on_disk |= {file.name for file in files}
+        download.is_over = True
+
+    @staticmethod
+    def _path(name: str) -> Path:
+        return Path("/models") / f"{name}.gguf"

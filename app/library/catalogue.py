@@ -10,7 +10,7 @@ import importlib.metadata
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,12 +82,11 @@ def resolve(text: str) -> Path:
         is_file, is_folder = path.is_file(), path.is_dir()
     except (OSError, ValueError, RuntimeError):  # too long, a NUL in it, a ~ without a home
         path, is_file, is_folder = Path(), False, False
-    wanted = text.casefold().removesuffix(".gguf")
     if is_file:
         known = [file for file in files if file.path == path]
         file = known[0] if known else _looked_at(text, path)
-    elif named := [file for file in files if file.name.casefold() == wanted]:
-        file = named[0]
+    elif named := _named(text, files):
+        file = named
     elif is_folder and text:
         remedy = "give a .gguf file in it, or a name that `models list` shows"
         raise HeadstartError(f"'{text}' is a folder", remedy)
@@ -128,6 +127,15 @@ def missing(preset: Preset) -> list[PresetModel]:
 def path_of(model: PresetModel) -> Path:
     """Where the model's file is, or will be once it is fetched."""
     return models_dir() / model.file_name
+
+
+def near_names(text: str, names: Iterable[str]) -> list[str]:
+    """At most three names that a person may have meant: those that contain the text, else those like it."""
+    by_key = {name.casefold(): name for name in names}
+    wanted = text.casefold()
+    containing = [key for key in by_key if wanted in key] if wanted else []
+    near = containing[:3] or difflib.get_close_matches(wanted, by_key, n=3, cutoff=0.4)
+    return [by_key[key] for key in near]
 
 
 def header_problem(path: Path) -> str | None:
@@ -246,6 +254,17 @@ def _looked_at(name: str, path: Path) -> ModelFile:
     return ModelFile(name, path, size, "broken" if broken else "model", problem=broken)
 
 
+def _named(text: str, files: list[ModelFile]) -> ModelFile | None:
+    folded = text.casefold()
+    for fits in (
+        lambda name: name == text,
+        lambda name: name.casefold() in (folded, folded.removesuffix(".gguf")),
+    ):
+        if found := [file for file in files if fits(file.name)]:
+            return found[0]
+    return None
+
+
 def _has_size(path: Path, size: int) -> bool:
     return path.is_file() and path.stat().st_size == size
 
@@ -254,6 +273,6 @@ def _unknown(text: str, names: list[str]) -> HeadstartError:
     fetchable = load_models()[0]
     if text in fetchable:
         return HeadstartError(f"the model '{text}' is not here yet", f"`models get {text}` fetches it")
-    near = difflib.get_close_matches(text, [*names, *fetchable], n=3, cutoff=0.4)
-    remedy = f"near it are {', '.join(near)}" if near else "`models list` shows the names"
+    near = near_names(text, [*names, *fetchable])
+    remedy = f"did you mean {' or '.join(near)}?" if near else "`models list` shows the names"
     return HeadstartError(f"there is no file and no model '{text}'", remedy)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
 import json
 import re
 import shutil
@@ -152,10 +151,8 @@ def _wanted(name: str | None, presets: list[Preset]) -> Sequence[PresetModel]:
 
         ram = psutil.virtual_memory().total
         if not (best := best_preset(presets, ram)):
-            known = ", ".join(preset.name for preset in presets)
-            raise HeadstartError(
-                f"no preset is sure to fit {fetch.size_text(ram)} of memory", f"name one of {known} to try it"
-            )
+            what = f"no preset is sure to fit {fetch.size_text(ram)} of memory"
+            raise HeadstartError(what, f"name one to try it: {', '.join(preset.name for preset in presets)}")
         print(
             f"{best.name} suits this machine best: {best.title}, {fetch.size_text(best.size)}",
             file=sys.stderr,
@@ -167,9 +164,10 @@ def _wanted(name: str | None, presets: list[Preset]) -> Sequence[PresetModel]:
     models = load_models()[0]
     if model := models.get(name.removesuffix(".gguf")):
         return (model,)
-    known_names = [*(preset.name for preset in presets), *models]
-    near = difflib.get_close_matches(name, known_names, n=3) or known_names
-    raise HeadstartError(f"there is no preset or model '{name}' to fetch", f"there are {', '.join(near)}")
+    known = [*(preset.name for preset in presets), *models]
+    near = catalogue.near_names(name, known)
+    remedy = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"
+    raise HeadstartError(f"there is no preset or model '{name}' to fetch", remedy)
 
 
 def _check(target: str, draft: str, as_json: bool) -> int:
@@ -201,7 +199,7 @@ def _requantize(target: str, type_: str, output: Path | None) -> int:
     def follow(done: int, total: int) -> None:
         fraction = done / total if total else 0
         elapsed = time.monotonic() - started
-        left = f"{elapsed / fraction - elapsed:.0f} s left" if fraction else ""
+        left = f"{elapsed / fraction - elapsed:.0f} s left" if 0.02 < fraction < 1 else ""
         line.show(f"writing {output.name}", fraction, left)
 
     try:
@@ -241,7 +239,7 @@ class _StatusLine:
     def follow(self, progress: fetch.Progress) -> None:
         """Show a download's progress."""
         details = f"of {fetch.size_text(progress.total)}"
-        if progress.rate and progress.remaining_s is not None:
+        if progress.rate and progress.remaining_s:
             details += f", {fetch.size_text(progress.rate)}/s, {progress.remaining_s:.0f} s left"
         self.show(progress.step, progress.done / progress.total, details)
 

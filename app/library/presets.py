@@ -219,9 +219,9 @@ def _model(name: str, value: _Value) -> PresetModel:
         sha256=entries["sha256"].text("sha256", r"[0-9a-f]{64}", "64 hexadecimal digits in lower case"),
         licence=entries["licence"].text("licence"),
         hub=HubSource(
-            repository=hub["repository"].text("repository", r"[\w.-]+/[\w.-]+", "OWNER/NAME"),
+            repository=hub["repository"].text("repository", r"\w[\w.-]*/\w[\w.-]*", "OWNER/NAME"),
             revision=hub["revision"].text("revision", r"[0-9a-f]{40}", "a commit of 40 hexadecimal digits"),
-            file=hub["file"].text("file", r"([\w.-]+/)*\w[\w. -]*\.gguf", "the path of a .gguf file"),
+            file=hub["file"].text("file", r"(\w[\w.-]*/)*\w[\w. -]*\.gguf", "the path of a .gguf file"),
         ),
         wheels=_wheels(entries["wheels"], size) if "wheels" in entries else None,
     )

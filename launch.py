@@ -273,7 +273,10 @@ class Console:
 
 
 def follow(
-    command: Sequence[str], on_line: Callable[[str], None], on_tick: Callable[[float], None], **options: Any
+    command: Sequence[str],
+    on_line: Callable[[str], None],
+    on_tick: Callable[[float], None] = lambda seconds: None,
+    **env: str,
 ) -> int:
     """Run a command in a process group of its own and hand on its lines; returns its exit status.
 
@@ -287,7 +290,8 @@ def follow(
         encoding="utf-8",
         errors="replace",
         start_new_session=not WINDOWS,
-        **options,
+        cwd=PROJECT,
+        env=clean_env(PYTHONIOENCODING="utf-8", **env),
     )
     lines: queue.Queue[str | None] = queue.Queue()
 
@@ -379,9 +383,9 @@ def venv_works(stamp: dict[str, Any]) -> bool:
 
 
 def clean_env(**more: str) -> dict[str, str]:
-    """The environment without what would lead Python or pip out of .venv."""
+    """The environment without what would lead Python or pip out of .venv, and with ``more``."""
     env = {k: v for k, v in os.environ.items() if k not in ("PYTHONHOME", "PYTHONPATH", "PIP_TARGET")}
-    return {**env, "PIP_USER": "0", "PYTHONIOENCODING": "utf-8", **more}
+    return {**env, **more}
 
 
 class Setup:
@@ -429,9 +433,7 @@ class Setup:
         self._remove_venv()
         lines: list[str] = []
         command = [sys.executable, "-m", "venv", str(VENV)]
-        status = follow(
-            command, lines.append, lambda s: self._console.progress(f"{s:.0f} s"), env=clean_env()
-        )
+        status = follow(command, lines.append, lambda s: self._console.progress(f"{s:.0f} s"))
         if status:
             self._remove_venv()
             if "ensurepip" in "\n".join(lines):
@@ -544,7 +546,7 @@ class Setup:
         lines: list[str] = []
         command = [str(VENV_PYTHON), "-m", "app.backend.selfcheck", *(["--gpu"] if plan.gpu else [])]
         self._console.begin("Checking that llama.cpp runs here (a few seconds)")
-        status = follow(command, lines.append, lambda s: None, cwd=PROJECT, env=clean_env())
+        status = follow(command, lines.append)
         append_log(command, lines)
         if status == 0:
             return ""
@@ -586,8 +588,8 @@ class Setup:
             command,
             on_line,
             lambda seconds: self._console.progress(f"{state} ({_duration(seconds)} so far)"),
-            cwd=PROJECT,
-            env=clean_env(**env),
+            PIP_USER="0",
+            **env,
         )
         append_log(command, lines)
         self._note(installing=None)

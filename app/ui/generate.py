@@ -66,8 +66,8 @@ class GenerateTab:
 
         chosen = [self.fields[name] for name in ("preset", "target", "mode", "draft")]
         self.fields["preset"].input(self._choose_preset, chosen[0], choices, **QUIET)
-        self.fields["target"].input(self._choose_target, chosen[1:], [*chosen, self.notes], **QUIET)
-        self.fields["mode"].input(self._choose_mode, chosen[1:], [*chosen, self.notes], **QUIET)
+        self.fields["target"].input(self._choose_pair, chosen[1:], choices, **QUIET)
+        self.fields["mode"].input(self._choose_pair, chosen[1:], choices, **QUIET)
         self.fields["draft"].input(lambda: None, None, chosen[0], **QUIET)
         self.notes.fetch(self._fetch, self.notes, self.notes, **QUIET).then(
             self._after_fetch, [self.notes, *values], choices, **QUIET
@@ -141,11 +141,8 @@ class GenerateTab:
             return [gr.skip()] * len(self.fields) + [{"summary": preset.summary, "offer": self._offer(preset)}]
         return self._updates(self._values_of(preset))
 
-    def _choose_target(self, target: str | None, mode: str, draft: str | None) -> list[Any]:
-        return self._choice_updates({"preset": None, "target": target, "mode": mode, "draft": draft})
-
-    def _choose_mode(self, target: str | None, mode: str, draft: str | None) -> list[Any]:
-        return self._choice_updates({"preset": None, "target": target, "mode": mode, "draft": draft})
+    def _choose_pair(self, target: str | None, mode: str, draft: str | None) -> list[Any]:
+        return self._updates({"preset": None, "target": target, "mode": mode, "draft": draft})
 
     def _values_of(self, preset: Preset) -> dict[str, Any]:
         target = self._shelf.path_of(preset.target)
@@ -153,9 +150,13 @@ class GenerateTab:
         return settings_panel.of_preset(preset, target, draft)
 
     def _updates(self, values: dict[str, Any]) -> list[Any]:
-        """Updates of every field and of the notes; fields that ``values`` leaves out stay."""
+        """Updates of every field and of the notes; fields that ``values`` leaves out keep their value."""
         *choices, notes = self._choice_updates(values)
-        rest = [gr.update(value=values[n]) if n in values else gr.skip() for n in list(self.fields)[4:]]
+        mode = values.get("mode", Mode.LOOKUP.value)
+        rest = []
+        for name in list(self.fields)[len(choices) :]:
+            update = {"visible": mode in settings_panel.ONLY_IN.get(name, (mode,))}
+            rest.append(gr.update(**update, **({"value": values[name]} if name in values else {})))
         return [*choices, *rest, notes]
 
     def _choice_updates(self, values: dict[str, Any]) -> list[Any]:

@@ -8,11 +8,12 @@ from typing import Any
 import gradio as gr
 
 from app.ui.answering import Client
-from app.ui.components import ASSETS, Scripted
+from app.ui.components import Scripted, asset
 from app.ui.generate import QUIET, GenerateTab
 from app.ui.shelf import DiskShelf, Shelf
 
 SANS = ["system-ui", "-apple-system", "Segoe UI", "Noto Sans", "Liberation Sans", "sans-serif"]
+STYLES = ("page.css", "parts.css", "chat.css", "side.css")  # in the head: Gradio would scope css_paths to its container
 MONO = ["ui-monospace", "SF Mono", "Cascadia Code", "Menlo", "Consolas", "DejaVu Sans Mono", "monospace"]
 
 
@@ -44,7 +45,7 @@ def serve(page: gr.Blocks, port: int | None) -> str:
         enable_monitoring=False,
         footer_links=[],
         theme=theme(),
-        css_paths=[ASSETS / "page.css", ASSETS / "chat.css", ASSETS / "side.css"],
+        head=f"<style>{''.join(asset(name) for name in STYLES)}</style>",
     )
     return str(address)
 

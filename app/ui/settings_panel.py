@@ -16,6 +16,14 @@ MODES = [("Draft", Mode.DRAFT.value), ("Lookup", Mode.LOOKUP.value), ("Plain", M
 WHOLE = {"n_draft", "ngram_min", "ngram_max", "n_ctx", "threads", "gpu_layers", "draft_gpu_layers", "top_k",
          "repeat_last_n", "seed", "max_tokens"}  # fmt: skip
 OPTIONAL = {"threads", "gpu_layers", "draft_gpu_layers"}
+# Fields that mean something in these modes only.
+ONLY_IN = {
+    "n_draft": (Mode.DRAFT.value, Mode.LOOKUP.value),
+    "p_min": (Mode.DRAFT.value,),
+    "draft_gpu_layers": (Mode.DRAFT.value,),
+    "ngram_min": (Mode.LOOKUP.value,),
+    "ngram_max": (Mode.LOOKUP.value,),
+}
 NAMES = {
     "n_draft": "Draft length", "p_min": "Stop drafting below", "ngram_min": "Shortest match",
     "ngram_max": "Longest match", "n_ctx": "Context", "top_k": "Top k", "top_p": "Top p", "min_p": "Min p",

@@ -31,7 +31,8 @@ function follow() {
   const value = props.value || "";
   const first = value.slice(0, value.indexOf("\n") + 1);
   if (first !== head) [head, cursor] = [first, 0];
-  const stuck = scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < 80;
+  const box = scrollBox();
+  const stuck = box.scrollHeight - box.scrollTop - box.clientHeight < 80;
   for (let end; (end = value.indexOf("\n", cursor)) >= 0; cursor = end + 1) {
     const [kind, ...fields] = JSON.parse(value.slice(cursor, end));
     if (kind in KINDS) current().answer.addToken(kind, ...fields);
@@ -42,8 +43,12 @@ function follow() {
   }
   current()?.answer.flush();
   $(".hs-empty").hidden = turns.length > 0;
-  if (stuck) scroller.scrollTop = scroller.scrollHeight;
+  if (stuck) box.scrollTop = box.scrollHeight;
 }
+
+// On a narrow screen the page itself scrolls.
+const scrollBox = () => (getComputedStyle(scroller).overflowY === "auto" ? scroller : document.scrollingElement);
+
 
 function addTurn(question) {
   const root = make("section", "hs-turn");
@@ -102,7 +107,7 @@ function setBusy(now) {
 function ask(request) {
   if (busy || id === null) return;
   setBusy(true);
-  scroller.scrollTop = scroller.scrollHeight;
+  scrollBox().scrollTop = scrollBox().scrollHeight;
   trigger("ask", {tab: id, ...request});
 }
 
@@ -204,7 +209,7 @@ turnsBox.addEventListener("click", (event) => {
   pinned = token;
   showDetails(token, answerOf(event.target));
 });
-scroller.addEventListener("scroll", () => card.hidden || hideDetails());
+document.addEventListener("scroll", () => card.hidden || hideDetails(), {capture: true, passive: true});
 
 turnsBox.addEventListener("keydown", (event) => {
   if (!event.target.classList.contains("hs-text")) return;

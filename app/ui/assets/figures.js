@@ -8,12 +8,12 @@ const LIST = [
   ["first", "Time to first token", "From the start of the run to the first token; reading the prompt is part of it, loading is not."],
 ];
 const LEGEND = [
-  ["a", "accepted", "drafted, and the target agreed"],
-  ["c", "recovered", "the target's own token where it disagreed"],
-  ["b", "bonus", "the target's free token after a draft kept whole"],
-  ["t", "target", "the target's own token, nothing was drafted"],
-  ["x", "rejected", "drafted, tested, not kept; not in the answer"],
-  ["d", "discarded", "drafted after a rejection, never tested"],
+  ["a", "accepted", "drafted and kept"],
+  ["c", "recovered", "the target's, where it disagreed"],
+  ["b", "bonus", "the target's, after a kept draft"],
+  ["t", "target", "the target's, nothing drafted"],
+  ["x", "rejected", "drafted, tested, not kept"],
+  ["d", "discarded", "drafted, never tested"],
 ];
 const node = (tag, className, text) => {
   const made = document.createElement(tag);
@@ -88,7 +88,7 @@ function drawChart(positions) {
     }
     const rate = drafted ? accepted / drafted : 0;
     bar.title = `position ${i + 1}: ${accepted} of ${drafted} accepted`;
-    bar.firstChild.textContent = positions.length <= 8 ? Math.round(100 * rate) : "";
+    bar.firstChild.textContent = positions.length <= 8 ? Math.round(100 * rate) + "%" : "";
     bar.children[1].style.setProperty("--rate", rate);
   });
 }
@@ -104,6 +104,7 @@ function draw() {
     spot.textContent = count ? String(count) : "";
   }
   element.classList.toggle("hs-slower", Boolean(value.slower));
+  element.classList.toggle("hs-nothing-yet", (value.speed ?? "—") === "—");
   element.classList.toggle("hs-running", Boolean(value.running));
   drawChart(value.chart ?? []);
   document.dispatchEvent(new Event("headstart-beat"));

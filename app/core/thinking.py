@@ -40,9 +40,9 @@ def find_thinking(text: str, opens_thinking: bool = False) -> ThinkingSpan | Non
     lead = len(text) - len(text.lstrip())
     pair = next((pair for pair in MARKERS if text.startswith(pair[0], lead)), None)
     if pair is not None:
-        start, closers = lead + len(pair[0]), (pair[1],)
+        start, closers = lead + len(pair[0]), [pair[1]]
     elif opens_thinking:
-        start, closers = 0, tuple(closer for _, closer in MARKERS)
+        start, closers = 0, [closer for _, closer in MARKERS]
     else:
         return None
     found = [(at, closer) for closer in closers if (at := text.find(closer, start)) >= 0]
@@ -53,7 +53,7 @@ def find_thinking(text: str, opens_thinking: bool = False) -> ThinkingSpan | Non
 
 
 def split_thinking(text: str, opens_thinking: bool = False) -> tuple[str, str]:
-    """``(thinking, answer)``, both without markers and outer blank space; without a part the text is the answer.
+    """``(thinking, answer)``, without markers and outer blank space; the text itself if it has no part.
 
     >>> split_thinking("<think>Two and two.</think> Four.")
     ('Two and two.', 'Four.')

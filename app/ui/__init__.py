@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import sys
@@ -24,11 +25,11 @@ def main(port: int, open_browser: bool) -> int:
     While it serves, ``running.json`` in the user-data folder holds its pid, port and checkout.
     """
     ended = threading.Event()
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), lambda *_: ended.set())
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+    os.environ["OTEL_SDK_DISABLED"] = "true"
     with _without_proxies():
         from app.ui.page import build, serve
         from app.worker.client import WorkerClient
@@ -44,7 +45,8 @@ def main(port: int, open_browser: bool) -> int:
             pass
     threading.Thread(target=_end_anyway, daemon=True).start()
     client.close()
-    page.server.force_exit = True  # open streams of the browser would hold it otherwise
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # it reports the streams that it cuts
+    page.server.force_exit = True  # streams open to a browser would hold it otherwise
     page.close(verbose=False)
     sys.stdout.flush()
     return 0

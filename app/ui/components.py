@@ -1,7 +1,8 @@
 """The page's own components: static templates, and scripts that set text as text.
 
 Gradio evaluates ``{{value}}`` and ``${value}`` in a template as code or markup, so no template here holds
-either; a script follows the value instead.
+either; a script follows the value instead. They are made by a function because Gradio writes a stub file
+beside every module that subclasses a component.
 """
 
 from __future__ import annotations
@@ -20,22 +21,12 @@ def asset(name: str) -> str:
     return (ASSETS / name).read_text("utf-8")
 
 
-class Scripted(gr.HTML):  # type: ignore[misc]
+def scripted(template: str, scripts: Sequence[str], value: Any = None, **props: Any) -> Any:
     """Static markup and the scripts that fill it; the value may be any JSON."""
-
-    def __init__(self, template: str, scripts: Sequence[str], value: Any = None, **props: Any) -> None:
-        super().__init__(
-            value,
-            html_template=asset(template),
-            js_on_load="\n".join(asset(script) for script in scripts),
-            apply_default_css=False,
-            **props,
-        )
-
-    def postprocess(self, value: Any) -> Any:
-        """As it is: it never becomes markup."""
-        return value
-
-    def preprocess(self, payload: Any) -> Any:
-        """As it is."""
-        return payload
+    return gr.HTML(
+        value,
+        html_template=asset(template),
+        js_on_load="\n".join(asset(script) for script in scripts),
+        apply_default_css=False,
+        **props,
+    )

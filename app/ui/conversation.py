@@ -74,7 +74,7 @@ class Conversation:
 
     def replay(self) -> str:
         """The whole conversation as one stream."""
-        return stream.whole((turn.lines for turn in self.turns))
+        return stream.whole(turn.lines for turn in self.turns)
 
 
 class Conversations:

@@ -70,7 +70,11 @@ class FigureKeeper:
     def _against_plain(self) -> dict[str, Any]:
         speed, plain = self.stats.tokens_per_s, self.plain_tokens_per_s
         if not self.speculates:
-            return {"ratio": "plain decoding", "slower": False, "ratio_detail": "the baseline: nothing is drafted"}
+            return {
+                "ratio": "plain decoding",
+                "slower": False,
+                "ratio_detail": "the baseline: nothing is drafted",
+            }
         if not speed or not plain:
             return {"ratio": DASH, "slower": False, "ratio_detail": "no estimate of plain decoding yet"}
         return {

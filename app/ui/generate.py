@@ -14,7 +14,7 @@ from app.core.settings import Mode, Request
 from app.library.presets import Preset
 from app.ui import settings_panel
 from app.ui.answering import Answer, Client, answer
-from app.ui.components import Scripted
+from app.ui.components import scripted
 from app.ui.conversation import Conversation, Conversations
 from app.ui.examples import EXAMPLES
 from app.ui.figures import DASH, FigureKeeper, seconds, size
@@ -39,12 +39,16 @@ class GenerateTab:
         self.tab_id = gr.State("")
         with gr.Row(elem_id="setup"):
             self.fields = settings_panel.choice_fields()
-        self.notes = Scripted("notes.html", ["notes.js"], value={}, elem_id="notes")
+        self.notes = scripted("notes.html", ["notes.js"], value={}, elem_id="notes")
         with gr.Row(elem_id="main"):
-            self.chat = Scripted(
-                "conversation.html", ["tokens.js", "conversation.js"], value="", elem_id="chat", examples=EXAMPLES
+            self.chat = scripted(
+                "conversation.html",
+                ["tokens.js", "conversation.js"],
+                value="",
+                elem_id="chat",
+                examples=EXAMPLES,
             )
-            self.figures = Scripted(
+            self.figures = scripted(
                 "figures.html", ["figures.js"], value=FigureKeeper().shown(), elem_id="figures"
             )
         with gr.Column(elem_id="drawer"):
@@ -138,7 +142,8 @@ class GenerateTab:
         if preset is None:
             return [gr.skip()] * (len(self.fields) + 1)
         if self._shelf.missing(preset):
-            return [gr.skip()] * len(self.fields) + [{"summary": preset.summary, "offer": self._offer(preset)}]
+            notes = {"summary": preset.summary, "offer": self._offer(preset)}
+            return [gr.skip()] * len(self.fields) + [notes]
         return self._updates(self._values_of(preset))
 
     def _choose_pair(self, target: str | None, mode: str, draft: str | None) -> list[Any]:
@@ -174,7 +179,11 @@ class GenerateTab:
         notes = {
             "summary": preset.summary if preset else "",
             "unfit": unfit
-            + [[model.name, model.problem or f"a {model.kind} file"] for model in models if not model.is_usable],
+            + [
+                [model.name, model.problem or f"a {model.kind} file"]
+                for model in models
+                if not model.is_usable
+            ],
             "problems": [str(error) for error in errors],
         }
         return [
@@ -207,7 +216,10 @@ class GenerateTab:
         if best is None or not self._shelf.missing(best):
             return notes
         offer = self._offer(best)
-        return {**notes, "offer": {**offer, "title": f"A better pair for this machine: {best.title}", "dismissable": True}}
+        return {
+            **notes,
+            "offer": {**offer, "title": f"A better pair for this machine: {best.title}", "dismissable": True},
+        }
 
     def _offer(self, preset: Preset) -> dict[str, Any]:
         to_fetch = sum(model.size for model in self._shelf.missing(preset))

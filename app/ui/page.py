@@ -8,19 +8,19 @@ from typing import Any
 import gradio as gr
 
 from app.ui.answering import Client
-from app.ui.components import Scripted, asset
+from app.ui.components import asset, scripted
 from app.ui.generate import QUIET, GenerateTab
 from app.ui.shelf import DiskShelf, Shelf
 
 SANS = ["system-ui", "-apple-system", "Segoe UI", "Noto Sans", "Liberation Sans", "sans-serif"]
-STYLES = ("page.css", "parts.css", "chat.css", "side.css")  # in the head: Gradio would scope css_paths to its container
+STYLES = ("page.css", "parts.css", "chat.css", "side.css")
 MONO = ["ui-monospace", "SF Mono", "Cascadia Code", "Menlo", "Consolas", "DejaVu Sans Mono", "monospace"]
 
 
 def build(client: Client, shelf: Shelf | None = None, on_quit: Callable[[], None] | None = None) -> gr.Blocks:
     """The page around a worker's client; ``on_quit`` is called when a person ends the program from it."""
     with gr.Blocks(title="Headstart", analytics_enabled=False, fill_width=True) as page:
-        chrome = Scripted("chrome.html", ["chrome.js"], elem_id="chrome")
+        chrome = scripted("chrome.html", ["chrome.js"], elem_id="chrome")
         with gr.Tabs(elem_id="tabs"), gr.Tab("Generate", id="generate"):
             GenerateTab(client, shelf or DiskShelf())
         if on_quit is not None:
@@ -45,6 +45,7 @@ def serve(page: gr.Blocks, port: int | None) -> str:
         enable_monitoring=False,
         footer_links=[],
         theme=theme(),
+        # Not as css_paths: Gradio would scope every rule to its container.
         head=f"<style>{''.join(asset(name) for name in STYLES)}</style>",
     )
     return str(address)

@@ -38,7 +38,7 @@ Fields = dict[str, Any]
 def choice_fields() -> Fields:
     """The row that says who answers: preset, target, mode, draft."""
     return {
-        "preset": gr.Dropdown([], label="Preset", value=None, elem_id="preset", min_width=150, scale=3),
+        "preset": gr.Dropdown([], label="Preset", value=None, elem_id="preset", min_width=190, scale=4),
         "target": gr.Dropdown([], label="Target", value=None, elem_id="target", min_width=190, scale=4),
         "mode": gr.Radio(MODES, value=Mode.DRAFT.value, label="Mode", elem_id="mode", min_width=230, scale=0),
         "draft": gr.Dropdown([], label="Draft model", value=None, elem_id="draft", min_width=190, scale=4),
@@ -84,7 +84,11 @@ def drawer_fields() -> Fields:
             fields["presence_penalty"] = _number("presence_penalty", sampling.presence_penalty, "0 is off")
             fields["frequency_penalty"] = _number("frequency_penalty", sampling.frequency_penalty, "0 is off")
         fields["stop"] = gr.Textbox(
-            label="Stop strings", lines=1, max_lines=6, elem_id="stop", info="The answer ends at any of them; one a line"
+            label="Stop strings",
+            lines=1,
+            max_lines=6,
+            elem_id="stop",
+            info="The answer ends at any of them; one a line",
         )
     with gr.Accordion("Memory and processor", open=False, elem_id="loading"):
         fields["n_ctx"] = _number("n_ctx", 4096, "Tokens of prompt and answer together; a change reloads")
@@ -93,9 +97,17 @@ def drawer_fields() -> Fields:
             info="Empty: one for each physical core",
         )  # fmt: skip
         with gr.Row():
-            for name, label in (("gpu_layers", "Target's GPU layers"), ("draft_gpu_layers", "Draft's GPU layers")):
+            for name, label in (
+                ("gpu_layers", "Target's GPU layers"),
+                ("draft_gpu_layers", "Draft's GPU layers"),
+            ):
                 fields[name] = gr.Number(
-                    None, label=label, precision=0, elem_id=name, placeholder="all that fit", info="Empty: all that fit"
+                    None,
+                    label=label,
+                    precision=0,
+                    elem_id=name,
+                    placeholder="all that fit",
+                    info="Empty: all that fit",
                 )
     return fields
 
@@ -136,9 +148,7 @@ def to_settings(
         raise UsageError("no target model is chosen", "choose one above, or fetch a preset")
     mode = Mode(values["mode"])
     if mode is Mode.DRAFT and not values["draft"]:
-        raise UsageError(
-            "no draft model is chosen", "choose one that fits, or take Lookup, which needs none"
-        )
+        raise UsageError("no draft model is chosen", "choose one that fits, or take Lookup, which needs none")
     number = _Reader(values)
     load = LoadSettings(
         target=Path(values["target"]),

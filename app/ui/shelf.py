@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from app.core.errors import HeadstartError
-from app.core.models import PairCheck
+from app.core.models import Device, PairCheck
 from app.library.catalogue import ModelFile
 from app.library.fetch import Progress
 from app.library.presets import Preset, PresetModel
@@ -113,10 +115,9 @@ def _best_preset() -> Preset | None:
     from app.library.presets import best_preset, load_presets
     from app.worker.tasks import list_devices
 
-    try:
+    devices: Sequence[Device] = ()
+    with contextlib.suppress(HeadstartError):  # a broken llama.cpp shows itself when an answer is asked for
         devices = list_devices()
-    except HeadstartError:  # no device but the memory then; asking for an answer will say what is wrong
-        devices = []
     return best_preset(load_presets()[0], psutil.virtual_memory().total, devices)
 
 

@@ -35,8 +35,8 @@ SOURCE_CODES = {DraftSource.MODEL: "m", DraftSource.LOOKUP: "l", None: None}
 
 
 def record(*fields: Any) -> str:
-    """One line. Whatever a text holds, JSON's escapes keep it on its line and within ASCII."""
-    return json.dumps(fields, separators=(",", ":")) + "\n"
+    """One line. Whatever a text holds, escapes keep it on its line, within ASCII, and free of any tag."""
+    return json.dumps(fields, separators=(",", ":")).replace("<", "\\u003c") + "\n"
 
 
 def token_record(token: TokenEvent) -> str:

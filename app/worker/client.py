@@ -1,0 +1,219 @@
+"""The parent's side of the child process: a queue of runs, and a new child when one has died."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import queue
+import signal
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from app.core.settings import LoadSettings, Request
+from app.core.stats import Stats
+from app.worker.messages import Failed, Finished, Message, Waiting
+
+_spawn = multiprocessing.get_context("spawn")
+_LOG_LINES = 200
+
+
+class Run:
+    """One answer on its way; its messages come in the order of worker.messages."""
+
+    def __init__(self, client: WorkerClient, load: LoadSettings, request: Request) -> None:
+        self.load = load
+        self.request = request
+        self.messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._client = client
+
+    def batches(self, timeout: float) -> Iterator[list[Message]]:
+        """What has arrived, waiting at most ``timeout`` seconds for the first message of a batch.
+
+        Yields an empty list when nothing came, and ends after the batch that has Finished or Failed.
+        """
+        while True:
+            batch: list[Message] = []
+            try:
+                batch.append(self.messages.get(timeout=timeout))
+                while True:
+                    batch.append(self.messages.get_nowait())
+            except queue.Empty:
+                pass
+            yield batch
+            if batch and isinstance(batch[-1], Finished | Failed):
+                return
+
+    def cancel(self) -> None:
+        """Stop this run, waiting or running; it still ends with Finished. Does nothing once it has ended."""
+        self._client.cancel(self)
+
+
+class WorkerClient:
+    """Starts the child when it is first needed, serves runs one at a time, and replaces a dead child.
+
+    Thread-safe. ``close`` ends the child and must be called before the process ends.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Condition()
+        self._waiting: deque[Run] = deque()
+        self._active: Run | None = None
+        self._closing = False
+        self._child: BaseProcess | None = None
+        self._connection: Connection[Any, Any] | None = None
+        self._cancel: ctypes.Array[ctypes.c_char] = _spawn.RawArray(ctypes.c_char, 2)
+        handle, self._log = tempfile.mkstemp(prefix="headstart-", suffix=".log")
+        os.close(handle)
+        self._dispatcher = threading.Thread(target=self._dispatch, daemon=True)
+        self._dispatcher.start()
+
+    @property
+    def child_pid(self) -> int | None:
+        """The child's process id while there is one."""
+        child = self._child
+        return child.pid if child is not None and child.is_alive() else None
+
+    def submit(self, load: LoadSettings, request: Request) -> Run:
+        """Queue an answer and return at once."""
+        run = Run(self, load, request)
+        with self._lock:
+            ahead = len(self._waiting) + (self._active is not None)
+            if ahead:
+                run.messages.put(Waiting(ahead))
+            self._waiting.append(run)
+            self._lock.notify_all()
+        return run
+
+    def cancel(self, run: Run) -> None:
+        """See Run.cancel."""
+        with self._lock:
+            if run is self._active:
+                self._cancel[0] = b"\1"
+            elif run in self._waiting:
+                self._waiting.remove(run)
+                run.messages.put(Finished((), (), "", "cancelled", Stats(), None))
+                self._tell_places()
+
+    def unload(self) -> None:
+        """Free the models' memory once the current run, if any, is over."""
+        with self._lock:
+            self._lock.wait_for(lambda: self._active is None)
+            self._end_child()
+
+    def log_tail(self) -> str:
+        """The last lines of llama.cpp's log."""
+        lines = Path(self._log).read_text("utf-8", "replace").splitlines()
+        return "\n".join(lines[-_LOG_LINES:])
+
+    def close(self) -> None:
+        """End the child and every run, within about 2 seconds."""
+        with self._lock:
+            if self._closing:
+                return
+            self._closing = True
+            for run in self._waiting:
+                run.messages.put(Finished((), (), "", "cancelled", Stats(), None))
+            self._waiting.clear()
+            self._cancel[0] = b"\1"
+            self._lock.notify_all()
+        self._dispatcher.join(1.0)
+        self._end_child()
+        self._dispatcher.join(1.0)
+        Path(self._log).unlink(missing_ok=True)
+
+    def _dispatch(self) -> None:
+        while True:
+            with self._lock:
+                self._lock.wait_for(lambda: self._waiting or self._closing)
+                if self._closing:
+                    return
+                self._active = run = self._waiting.popleft()
+                self._cancel[0] = b"\0"
+                self._tell_places()
+            last = self._serve(run)
+            with self._lock:
+                self._active = None
+                self._lock.notify_all()
+            run.messages.put(last)
+
+    def _tell_places(self) -> None:
+        for place, run in enumerate(self._waiting):
+            run.messages.put(Waiting(place + (self._active is not None)))
+
+    def _serve(self, run: Run) -> Finished | Failed:
+        """Pass a run's messages on and return its last one."""
+        try:
+            connection = self._ready_connection()
+            connection.send((run.load, run.request))
+            while True:
+                message: Message = connection.recv()
+                if isinstance(message, Finished | Failed):
+                    return message
+                run.messages.put(message)
+        except (EOFError, OSError) as error:
+            return self._bury(error)
+
+    def _ready_connection(self) -> Connection[Any, Any]:
+        if self._child is None or not self._child.is_alive() or self._connection is None:
+            self._end_child()
+            # Imported by the child alone: it is what loads llama.cpp.
+            ours, theirs = _spawn.Pipe()
+            self._child = _spawn.Process(target=_child_main, args=(theirs, self._cancel, self._log), daemon=True)
+            self._child.start()
+            theirs.close()
+            self._connection = ours
+        return self._connection
+
+    def _bury(self, error: Exception) -> Failed:
+        """The child is gone: say why, with its last words."""
+        child, closing = self._child, self._closing
+        if child is not None:
+            child.join(2.0)
+        reason = _death_reason(child.exitcode if child is not None else None, error)
+        log = self.log_tail() if not closing else ""
+        self._end_child()
+        return Failed(reason, "your text is kept; the next request starts it again", child_died=True, log_tail=log)
+
+    def _end_child(self) -> None:
+        child, connection = self._child, self._connection
+        self._child = self._connection = None
+        if connection is not None:
+            connection.close()
+        if child is None:
+            return
+        child.join(0.5)
+        if child.is_alive():
+            child.kill()
+        child.join(1.0)
+
+
+def _child_main(connection: Connection[Any, Any], cancel: ctypes.Array[ctypes.c_char], log: str) -> None:
+    from app.worker.process import serve
+
+    serve(connection, cancel, log)
+
+
+def _death_reason(exitcode: int | None, error: Exception) -> str:
+    """Why the child ended, in words."""
+    if exitcode is None:
+        return f"the model process cannot be reached ({error})"
+    if exitcode >= 0:
+        return f"the model process ended by itself (exit status {exitcode})"
+    try:
+        name = signal.Signals(-exitcode).name
+    except ValueError:
+        name = f"signal {-exitcode}"
+    hints = {
+        "SIGKILL": "it was killed, perhaps because memory ran out",
+        "SIGABRT": "llama.cpp stopped on a failed assertion",
+        "SIGILL": "this build of llama.cpp uses instructions that this processor lacks",
+        "SIGSEGV": "llama.cpp crashed",
+    }
+    return f"the model process died: {hints.get(name, name)} ({name})"

@@ -1,0 +1,55 @@
+"""Work that needs llama.cpp for a moment, each job run in a process of its own (see worker.tasks).
+
+A job sends its results through the connection; an error it raises is passed on to the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from app.backend.devices import llama_facts
+from app.backend.files import read_facts, requantize
+from app.backend.llama import vocabulary_of
+from app.core.errors import HeadstartError
+from app.core.models import PairCheck
+from app.core.vocabulary import compare
+from app.worker.machine import usable_cores
+
+Send = Callable[[Any], None]
+
+
+def inspect(send: Send, paths: Sequence[Path]) -> None:
+    """Send (path, facts or the reason why there are none) for each file."""
+    for path in paths:
+        try:
+            send((path, read_facts(path)))
+        except HeadstartError as error:
+            send((path, error.what))
+
+
+def check(send: Send, target: Path, drafts: Sequence[Path]) -> None:
+    """Send (path, PairCheck) for each draft."""
+    with vocabulary_of(target) as model:
+        ours = model.vocabulary()
+    for path in drafts:
+        try:
+            facts = read_facts(path)
+            if facts.kind != "model":
+                send((path, PairCheck(False, (f"it cannot be loaded as a draft (kind: {facts.kind})",))))
+                continue
+            with vocabulary_of(path) as model:
+                send((path, compare(ours, model.vocabulary())))
+        except HeadstartError as error:
+            send((path, PairCheck(False, (error.what,))))
+
+
+def facts(send: Send) -> None:
+    """Send the llama.cpp build's facts."""
+    send(llama_facts())
+
+
+def copy_as(send: Send, source: Path, destination: Path, file_type: str) -> None:
+    """Send (done, total) tensors while a re-quantised copy is written."""
+    requantize(source, destination, file_type, usable_cores(), lambda done, total: send((done, total)))

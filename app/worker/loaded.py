@@ -1,0 +1,200 @@
+"""The pair of models that the child holds, and what it costs to change it."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.backend.chat import ChatFormat
+from app.backend.devices import devices
+from app.backend.files import read_facts
+from app.backend.llama import CancelFlag, Context, Model, vocabulary_of
+from app.core.errors import HeadstartError
+from app.core.layers import layers_that_fit
+from app.core.settings import LoadSettings
+from app.core.vocabulary import compare
+from app.worker.machine import usable_cores
+
+OnLoading = Callable[[str, str, float], None]
+# Enough single-token passes to smooth over a busy machine, few enough to follow a growing context.
+_PLAIN_PASSES_KEPT = 32
+_PLAIN_PASSES_AT_LOAD = 5
+_WHY_NOT = {
+    "recurrent": "its recurrent memory cannot drop the tail of a rejected draft",
+    "hybrid": "its partly recurrent memory cannot drop the tail of a rejected draft",
+    "encoder": "it is an encoder and does not write text",
+    "diffusion": "it is a diffusion model and does not write one token after another",
+    "adapter": "it is an adapter (LoRA), not a model",
+    "projector": "it is the image projector of another model",
+    "vocabulary": "it has a vocabulary and no weights",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How one model is to be loaded; an equal plan and an unchanged file need no reload."""
+
+    role: str
+    path: Path
+    changed: tuple[int, int]  # the file's size and time, so that a replaced file is loaded anew
+    gpu_layers: int | None
+    n_ctx: int
+    n_batch: int
+    threads: int
+    cache_type_k: str
+    cache_type_v: str
+
+
+class LoadedModel:
+    """A model with its cache."""
+
+    def __init__(self, plan: _Plan, cancel: CancelFlag, on_loading: OnLoading) -> None:
+        self.plan = plan
+
+        def report(fraction: float) -> bool:
+            on_loading(plan.role, plan.path.name, fraction)
+            return not cancel.is_set()
+
+        facts = read_facts(plan.path)
+        if facts.kind != "model":
+            raise HeadstartError(
+                f"{plan.path.name} cannot be used as a {plan.role}: {_WHY_NOT[facts.kind]}", "choose another model"
+            )
+        layers = plan.gpu_layers
+        if layers is None:
+            layers = layers_that_fit(plan.path.stat().st_size, facts.n_layer, devices())
+        self.model = Model(plan.path, layers, report)
+        # A draft may be trained on a shorter context than the target; it then stops proposing there.
+        n_ctx = min(plan.n_ctx, facts.n_ctx_train or plan.n_ctx) if plan.role == "draft" else plan.n_ctx
+        try:
+            self.context = Context(
+                self.model, n_ctx, plan.n_batch, plan.threads, cancel, plan.cache_type_k, plan.cache_type_v
+            )
+        except BaseException:
+            self.model.close()
+            raise
+
+    def close(self) -> None:
+        """Free the cache and the weights."""
+        self.context.close()
+        self.model.close()
+
+
+class LoadedPair:
+    """The target, the draft if there is one, and the speed of plain decoding seen with this target."""
+
+    def __init__(self, cancel: CancelFlag) -> None:
+        self._cancel = cancel
+        self._target: LoadedModel | None = None
+        self._draft: LoadedModel | None = None
+        self._format: ChatFormat | None = None
+        self._checked: tuple[_Plan, _Plan] | None = None
+        self._plain_passes: deque[float] = deque(maxlen=_PLAIN_PASSES_KEPT)
+
+    @property
+    def target(self) -> LoadedModel:
+        """The loaded target."""
+        assert self._target is not None, "change_to comes first"
+        return self._target
+
+    @property
+    def draft(self) -> LoadedModel | None:
+        """The loaded draft."""
+        return self._draft
+
+    @property
+    def format(self) -> ChatFormat:
+        """The target's way of writing conversations."""
+        assert self._format is not None, "change_to comes first"
+        return self._format
+
+    @property
+    def n_shared(self) -> int:
+        """Ids below this number are known to both models."""
+        widths = [model.model.n_vocab for model in (self._target, self._draft) if model]
+        return min(widths)
+
+    def note_plain_pass(self, seconds: float) -> None:
+        """Take in the time of a pass over a single token."""
+        self._plain_passes.append(seconds)
+
+    @property
+    def plain_tokens_per_s(self) -> float | None:
+        """The estimate of plain decoding's speed."""
+        return 1 / statistics.median(self._plain_passes) if self._plain_passes else None
+
+    def change_to(self, load: LoadSettings, on_loading: OnLoading) -> None:
+        """Hold what ``load`` asks for; a model that is already held that way stays.
+
+        ``on_loading`` is told role, file name and fraction. Raises HeadstartError where a model cannot be
+        used, or the draft not with this target, and Cancelled; what could be loaded then stays.
+        """
+        plans = _plans(load)
+        if self._draft and self._draft.plan != plans.get("draft"):
+            self._draft.close()
+            self._draft = None
+        if self._target and self._target.plan != plans["target"]:
+            self._target.close()
+            self._target = self._format = None
+        if not self._target:
+            os.ftruncate(2, 0)  # the log of what is no longer loaded
+            self._load_target(plans["target"], on_loading)
+        if "draft" in plans:
+            self._check_draft(plans["draft"])
+            self._draft = self._draft or LoadedModel(plans["draft"], self._cancel, on_loading)
+
+    def _load_target(self, plan: _Plan, on_loading: OnLoading) -> None:
+        self._plain_passes.clear()
+        loaded = LoadedModel(plan, self._cancel, on_loading)
+        try:
+            self._format = ChatFormat(loaded.model)
+            self._time_plain_passes(loaded.context)
+        except BaseException:
+            loaded.close()
+            raise
+        self._target = loaded
+
+    def _time_plain_passes(self, context: Context) -> None:
+        """A few single-token passes give a first estimate; the very first one also warms the weights up."""
+        for _ in range(_PLAIN_PASSES_AT_LOAD + 1):
+            before = context.seconds
+            context.decode([0], 1)
+            self.note_plain_pass(context.seconds - before)
+        self._plain_passes.popleft()
+        context.rewind(0)
+
+    def _check_draft(self, plan: _Plan) -> None:
+        """Refuse a draft whose ids mean something else, before its weights are read."""
+        pair = (self.target.plan, plan)
+        if self._checked == pair:
+            return
+        with vocabulary_of(plan.path) as draft:
+            check = compare(self.target.model.vocabulary(), draft.vocabulary())
+        if not check.fits:
+            raise HeadstartError(
+                f"{plan.path.name} cannot draft for {self.target.plan.path.name}: {'; '.join(check.reasons)}",
+                "choose a draft of the target's family, or lookup, which needs none",
+            )
+        self._checked = pair
+
+
+def _plans(load: LoadSettings) -> dict[str, _Plan]:
+    threads = load.threads or usable_cores()
+    asked = {
+        "target": (load.target, load.gpu_layers, load.cache_type_k, load.cache_type_v),
+        "draft": (load.draft, load.draft_gpu_layers, load.draft_cache_type_k, load.draft_cache_type_v),
+    }
+    plans = {}
+    for role, (path, layers, type_k, type_v) in asked.items():
+        if path is not None:
+            try:
+                stat = path.stat()
+            except OSError as error:
+                raise HeadstartError(f"cannot read the {role} {path}: {error.strerror}", "choose another file") from None
+            changed = (stat.st_size, stat.st_mtime_ns)
+            plans[role] = _Plan(role, path, changed, layers, load.n_ctx, load.n_batch, threads, type_k, type_v)
+    return plans

@@ -1,0 +1,105 @@
+"""The child process: owns the models, loads them when a request needs them, and answers.
+
+One thread makes every call into llama.cpp. The parent stops work by setting a shared byte and ends the
+child by closing the pipe; a watcher ends it when the parent is gone, however that happened.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+
+from app.backend.llama import CancelFlag
+from app.core.conversation import fit
+from app.core.errors import Cancelled, HeadstartError, UsageError
+from app.core.settings import LoadSettings, Request
+from app.core.stats import Stats
+from app.engine.generate import Answer, Vocabulary
+from app.worker.loaded import LoadedPair
+from app.worker.messages import Failed, Finished, Loading, Message, Prefilling, RoundDone, Started
+
+Send = Callable[[Message], None]
+
+
+def serve(connection: Connection, cancel: ctypes.Array[ctypes.c_char], log: str) -> None:
+    """Answer requests from ``connection`` until it closes. ``log`` is the file for llama.cpp's output."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    redirect_output(log)
+    end_with_parent()
+    pair = LoadedPair(CancelFlag(cancel))
+    while True:
+        try:
+            load, request = connection.recv()
+            connection.send(_answer(pair, load, request, connection.send))
+        except (EOFError, BrokenPipeError, ConnectionError):
+            return
+
+
+def redirect_output(log: str) -> None:
+    """llama.cpp and the C library write straight to the descriptors; a crash's last words count most."""
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+    faulthandler.enable()
+
+
+def end_with_parent() -> None:
+    """Leave no process behind, even when the parent was killed."""
+
+    def watch() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _answer(pair: LoadedPair, load: LoadSettings, request: Request, send: Send) -> Finished | Failed:
+    """Load what is missing, make the answer, send its messages, and return the last one."""
+    try:
+        pair.change_to(load, lambda *loading: send(Loading(*loading)))
+        return _generate(pair, request, send)
+    except Cancelled:
+        return Finished((), (), "", "cancelled", Stats(), None)
+    except HeadstartError as error:
+        return Failed(error.what, error.remedy, usage=isinstance(error, UsageError))
+    except (BrokenPipeError, ConnectionError):
+        raise
+    except Exception as error:  # a fault of ours must not cost the person the loaded models
+        traceback.print_exc()
+        return Failed(f"an internal error ({type(error).__name__}: {error})", "the log has the details")
+
+
+def _generate(pair: LoadedPair, request: Request, send: Send) -> Finished:
+    model, context = pair.target.model, pair.target.context
+    if request.raw:
+        ids, left_out = pair.format.raw_ids(request.messages[-1].content), 0
+    else:
+        ids, left_out = fit(request.messages, pair.format.prompt_ids, context.n_ctx, request.max_tokens)
+    vocabulary = Vocabulary(model.piece, model.is_end, pair.n_shared)
+    draft = pair.draft.context if pair.draft else None
+    answer = Answer(context, draft, vocabulary, ids, request, time.perf_counter)
+    opens_thinking = not request.raw and pair.format.opens_thinking(ids)
+    send(Started(answer.prompt_ids, answer.cached_tokens, left_out, opens_thinking))
+    for settled in answer.settled_rounds(lambda done, total: send(Prefilling(done, total))):
+        if not settled.round.draft:
+            pair.note_plain_pass(settled.round.verify_s)
+        send(RoundDone(settled.round.index, settled.tokens, settled.stats, settled.t, pair.plain_tokens_per_s))
+    return Finished(
+        answer.prompt_ids,
+        tuple(answer.output_ids),
+        answer.text,
+        answer.finish_reason,
+        answer.stats,
+        pair.plain_tokens_per_s,
+    )

@@ -1,0 +1,133 @@
+"""What the main process asks of llama.cpp without loading it: each call runs a process of its own.
+
+A file that crashes the reader harms only that process.
+"""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from app.core.errors import Cancelled, HeadstartError
+from app.core.models import Device, LlamaFacts, ModelFacts, PairCheck
+
+_spawn = multiprocessing.get_context("spawn")
+
+
+def inspect_models(
+    paths: Sequence[Path], on_result: Callable[[Path, ModelFacts | str], None] | None = None
+) -> dict[Path, ModelFacts | str]:
+    """Facts of each file, or the reason why it cannot be read; ``on_result`` is told each as it comes."""
+    results: dict[Path, ModelFacts | str] = {}
+
+    def keep(path: Path, result: ModelFacts | str) -> None:
+        results[path] = result
+        if on_result:
+            on_result(path, result)
+
+    while unread := [path for path in paths if path not in results]:
+        try:
+            for path, result in _run("inspect", list(unread)):
+                keep(path, result)
+        except _ChildDied:
+            crashed = next(path for path in paths if path not in results)
+            keep(crashed, "the file makes llama.cpp's reader crash")
+    return results
+
+
+def check_drafts(target: Path, drafts: Sequence[Path]) -> dict[Path, PairCheck]:
+    """For each draft whether it fits the target. Raises HeadstartError where the target cannot be read."""
+    results: dict[Path, PairCheck] = {}
+    while unread := [path for path in drafts if path not in results]:
+        try:
+            results.update(_run("check", target, unread))
+        except _ChildDied:
+            crashed = next(path for path in drafts if path not in results)
+            results[crashed] = PairCheck(False, ("reading the pair makes llama.cpp crash",))
+    return results
+
+
+def check_pair(target: Path, draft: Path) -> PairCheck:
+    """Whether a draft fits a target. Raises HeadstartError where the target cannot be read."""
+    return check_drafts(target, [draft])[draft]
+
+
+def llama_cpp_facts() -> LlamaFacts:
+    """The llama.cpp build in use. Raises HeadstartError where it cannot run here."""
+    return next(_run("facts"))
+
+
+def list_devices() -> tuple[Device, ...]:
+    """ggml's devices. Raises HeadstartError where llama.cpp cannot run here."""
+    return llama_cpp_facts().devices
+
+
+def requantize(
+    source: Path,
+    destination: Path,
+    file_type: str,
+    on_progress: Callable[[int, int], None],
+    cancelled: Callable[[], bool],
+) -> None:
+    """Write a copy of ``source`` as ``file_type``; ``on_progress`` is told tensors done and to do.
+
+    Raises HeadstartError where it fails and Cancelled; what was written of ``destination`` is then left to
+    the caller.
+    """
+    for done, total in _run("copy_as", source, destination, file_type, cancelled=cancelled):
+        on_progress(done, total)
+
+
+class _ChildDied(HeadstartError):
+    """The process ended without a word."""
+
+
+def _run(job: str, *arguments: Any, cancelled: Callable[[], bool] = lambda: False) -> Iterator[Any]:
+    """Run a function of worker.jobs in a process of its own and yield what it sends."""
+    ours, theirs = _spawn.Pipe()
+    with tempfile.TemporaryDirectory(prefix="headstart-") as folder:
+        log = Path(folder) / "log"
+        child = _spawn.Process(target=_job_main, args=(theirs, str(log), job, arguments), daemon=True)
+        child.start()
+        theirs.close()
+        try:
+            while True:
+                while not ours.poll(0.1):
+                    if cancelled():
+                        raise Cancelled
+                kind, value = ours.recv()
+                if kind == "done":
+                    return
+                if kind == "error":
+                    raise value
+                yield value
+        except EOFError:
+            child.join()
+            last = log.read_text("utf-8", "replace").splitlines()[-1:] if log.exists() else []
+            raise _ChildDied(
+                f"llama.cpp died (exit status {child.exitcode}) {' '.join(last)}".strip(),
+                "run 'python launch.py doctor'",
+            ) from None
+        finally:
+            ours.close()
+            child.kill()
+            child.join()
+
+
+def _job_main(connection: Connection[Any, Any], log: str, job: str, arguments: Sequence[Any]) -> None:
+    process = importlib.import_module("app.worker.process")
+    process.redirect_output(log)
+    process.end_with_parent()
+    try:
+        work = getattr(importlib.import_module("app.worker.jobs"), job)
+        work(lambda value: connection.send(("value", value)), *arguments)
+        connection.send(("done", None))
+    except HeadstartError as error:
+        connection.send(("error", error))
+    except BrokenPipeError:
+        pass

@@ -141,7 +141,9 @@ def _within_time(work: Callable[[], str]) -> str:
     thread.start()
     thread.join(_TIME_LIMIT_S)
     if thread.is_alive():
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_TooSlow))
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(
+            ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_TooSlow)
+        )
         thread.join(1.0)
     result = outcome[0] if outcome else _TooSlow()
     if isinstance(result, BaseException):

@@ -6,13 +6,14 @@ import ctypes
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import llama_cpp
 from llama_cpp import _ctypes_extensions
 
+from app.backend.llama import vocabulary_of
 from app.core.errors import HeadstartError, UsageError
 from app.core.models import ModelFacts
-from app.backend.llama import vocabulary_of
 
 _ggml_base = _ctypes_extensions.load_shared_library("ggml-base", Path(llama_cpp.__file__).parent / "lib")
 
@@ -21,7 +22,7 @@ class _GgufInitParams(ctypes.Structure):
     _fields_ = [("no_alloc", ctypes.c_bool), ("ctx", ctypes.c_void_p)]
 
 
-def _bind(name: str, result: type | None, *arguments: type) -> Callable[..., int | bytes]:
+def _bind(name: str, result: type | None, *arguments: type) -> Any:
     function = getattr(_ggml_base, name)
     function.restype, function.argtypes = result, arguments
     return function
@@ -69,12 +70,12 @@ def read_facts(path: Path) -> ModelFacts:
     return facts
 
 
-def _text(header: int | bytes, key: bytes) -> str | None:
+def _text(header: int, key: bytes) -> str | None:
     place = _find(header, key)
-    if not isinstance(place, int) or place < 0 or _kind_of(header, place) != _GGUF_STRING:
+    if place < 0 or _kind_of(header, place) != _GGUF_STRING:
         return None
-    value = _string(header, place)
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else None
+    value: bytes = _string(header, place)
+    return value.decode("utf-8", "replace")
 
 
 # What people ask for, and llama.cpp's number for it.
@@ -121,5 +122,6 @@ def requantize(
     status = llama_cpp.llama_model_quantize(str(source).encode(), str(destination).encode(), params)
     if status != 0:
         raise HeadstartError(
-            f"llama.cpp could not write {source.name} as {file_type}", "check the free disk space and the file"
+            f"llama.cpp could not write {source.name} as {file_type}",
+            "check the free disk space and the file",
         )

@@ -100,7 +100,7 @@ class Model:
     @property
     def handle(self) -> int:
         """llama.cpp's pointer."""
-        return self._model
+        return int(self._model)
 
     def close(self) -> None:
         """Free the weights; contexts over this model must be closed first."""
@@ -135,7 +135,9 @@ class Model:
         ids = (llama_cpp.llama_token * size)()
         count = llama_cpp.llama_tokenize(self._vocab, data, len(data), ids, size, False, parse_special)
         if count < 0:
-            raise HeadstartError(f"llama.cpp cannot tokenise a text of {len(data)} bytes with {self.path.name}")
+            raise HeadstartError(
+                f"llama.cpp cannot tokenise a text of {len(data)} bytes with {self.path.name}"
+            )
         return list(ids[:count])
 
     def chat_template(self) -> str | None:
@@ -200,7 +202,10 @@ class Model:
         if llama_cpp.llama_model_is_diffusion(model):
             return "diffusion"
         architecture = self.metadata("general.architecture")
-        if llama_cpp.llama_model_has_encoder(model) or self.metadata(f"{architecture}.attention.causal") == "false":
+        if (
+            llama_cpp.llama_model_has_encoder(model)
+            or self.metadata(f"{architecture}.attention.causal") == "false"
+        ):
             return "encoder"
         return "model"
 

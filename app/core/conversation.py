@@ -9,7 +9,9 @@ from app.core.settings import ChatMessage
 Render = Callable[[Sequence[ChatMessage]], list[int]]
 
 
-def fit(messages: Sequence[ChatMessage], render: Render, n_ctx: int, max_tokens: int) -> tuple[list[int], int]:
+def fit(
+    messages: Sequence[ChatMessage], render: Render, n_ctx: int, max_tokens: int
+) -> tuple[list[int], int]:
     """The prompt's ids and how many of the oldest turns were left out to make room.
 
     A turn is a question with its answer. The system prompt and the last question always stay; a last

@@ -77,7 +77,10 @@ class SamplingSettings:
         _require(self.top_k >= 0, f"top_k {self.top_k} must not be negative (0 turns it off)")
         _require(0 < self.top_p <= 1, f"top_p {self.top_p} must lie above 0 and at most at 1")
         _require(0 <= self.min_p < 1, f"min_p {self.min_p} must lie between 0 and below 1")
-        _require(0 < self.repeat_penalty <= 10, f"repeat_penalty {self.repeat_penalty} must lie above 0, at most 10")
+        _require(
+            0 < self.repeat_penalty <= 10,
+            f"repeat_penalty {self.repeat_penalty} must lie above 0, at most 10",
+        )
         for name in ("presence_penalty", "frequency_penalty"):
             penalty = getattr(self, name)
             _require(-10 <= penalty <= 10, f"{name} {penalty} must lie between -10 and 10")

@@ -90,7 +90,9 @@ class StatsRecorder:
         decode_s = None if end is None or self.prefill_ended_at is None else end - self.prefill_ended_at
         drafted, accepted = sum(self._drafted), sum(self._accepted)
         return Stats(
-            time_to_first_token_s=None if self._first_token_at is None else self._first_token_at - self.started_at,
+            time_to_first_token_s=None
+            if self._first_token_at is None
+            else self._first_token_at - self.started_at,
             prefill_s=None if self.prefill_ended_at is None else self.prefill_ended_at - self.started_at,
             prompt_tokens=self.prompt_tokens,
             cached_tokens=self.cached_tokens,
@@ -103,7 +105,9 @@ class StatsRecorder:
             drafted=drafted,
             accepted=accepted,
             acceptance_rate=_ratio(accepted, drafted),
-            mean_acceptance_length=1 + accepted / self._rounds_with_draft if self._rounds_with_draft else None,
+            mean_acceptance_length=1 + accepted / self._rounds_with_draft
+            if self._rounds_with_draft
+            else None,
             tokens_per_pass=_ratio(self._output_tokens, self._target_passes),
             drafted_per_position=tuple(self._drafted),
             accepted_per_position=tuple(self._accepted),

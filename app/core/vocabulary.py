@@ -37,7 +37,9 @@ def compare(target: Vocabulary, draft: Vocabulary) -> PairCheck:
         reasons.append(f"the vocabulary types differ: target {target.type}, draft {draft.type}")
     sizes = len(target.texts), len(draft.texts)
     if abs(sizes[0] - sizes[1]) > MAX_PADDING:
-        reasons.append(f"the vocabulary sizes differ: target {sizes[0]}, draft {sizes[1]} (at most {MAX_PADDING} apart)")
+        reasons.append(
+            f"the vocabulary sizes differ: target {sizes[0]}, draft {sizes[1]} (at most {MAX_PADDING} apart)"
+        )
     for name, ours, theirs in (("BOS", target.bos, draft.bos), ("EOS", target.eos, draft.eos)):
         if ours != theirs:
             reasons.append(f"the {name} tokens added differ: target {ours}, draft {theirs}")

@@ -177,7 +177,9 @@ class Answer:
             round_ = waiting.popleft()
             texts = self._texts[self._released : self._released + len(round_.output)]
             self._released += len(texts)
-            yield Settled(round_, self._events(round_, texts), self.stats, self._clock() - self._stats.started_at)
+            yield Settled(
+                round_, self._events(round_, texts), self.stats, self._clock() - self._stats.started_at
+            )
 
     def _events(self, round_: Round, texts: list[str]) -> tuple[TokenEvent, ...]:
         events = []
@@ -202,7 +204,14 @@ class Answer:
             )
         if round_.next_token is not None and round_.next_kind is not None:
             own = TokenEvent(
-                round_.next_token, texts[-1], round_.next_kind, round_.index, None, None, round_.target_probs[-1], None
+                round_.next_token,
+                texts[-1],
+                round_.next_kind,
+                round_.index,
+                None,
+                None,
+                round_.target_probs[-1],
+                None,
             )
             events.append(own)
         return tuple(events)

@@ -153,19 +153,21 @@ class WorkerClient:
             connection = self._ready_connection()
             connection.send((run.load, run.request))
             while True:
-                message: Message = connection.recv()
-                if isinstance(message, Finished | Failed):
-                    return message
-                run.messages.put(message)
+                message: Message
+                for message in connection.recv():
+                    if isinstance(message, Finished | Failed):
+                        return message
+                    run.messages.put(message)
         except (EOFError, OSError) as error:
             return self._bury(error)
 
     def _ready_connection(self) -> Connection[Any, Any]:
         if self._child is None or not self._child.is_alive() or self._connection is None:
             self._end_child()
-            # Imported by the child alone: it is what loads llama.cpp.
             ours, theirs = _spawn.Pipe()
-            self._child = _spawn.Process(target=_child_main, args=(theirs, self._cancel, self._log), daemon=True)
+            self._child = _spawn.Process(
+                target=_child_main, args=(theirs, self._cancel, self._log), daemon=True
+            )
             self._child.start()
             theirs.close()
             self._connection = ours
@@ -179,7 +181,9 @@ class WorkerClient:
         reason = _death_reason(child.exitcode if child is not None else None, error)
         log = self.log_tail() if not closing else ""
         self._end_child()
-        return Failed(reason, "your text is kept; the next request starts it again", child_died=True, log_tail=log)
+        return Failed(
+            reason, "your text is kept; the next request starts it again", child_died=True, log_tail=log
+        )
 
     def _end_child(self) -> None:
         child, connection = self._child, self._connection

@@ -62,7 +62,8 @@ class LoadedModel:
         facts = read_facts(plan.path)
         if facts.kind != "model":
             raise HeadstartError(
-                f"{plan.path.name} cannot be used as a {plan.role}: {_WHY_NOT[facts.kind]}", "choose another model"
+                f"{plan.path.name} cannot be used as a {plan.role}: {_WHY_NOT[facts.kind]}",
+                "choose another model",
             )
         layers = plan.gpu_layers
         if layers is None:
@@ -194,7 +195,11 @@ def _plans(load: LoadSettings) -> dict[str, _Plan]:
             try:
                 stat = path.stat()
             except OSError as error:
-                raise HeadstartError(f"cannot read the {role} {path}: {error.strerror}", "choose another file") from None
+                raise HeadstartError(
+                    f"cannot read the {role} {path}: {error.strerror}", "choose another file"
+                ) from None
             changed = (stat.st_size, stat.st_mtime_ns)
-            plans[role] = _Plan(role, path, changed, layers, load.n_ctx, load.n_batch, threads, type_k, type_v)
+            plans[role] = _Plan(
+                role, path, changed, layers, load.n_ctx, load.n_batch, threads, type_k, type_v
+            )
     return plans

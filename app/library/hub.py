@@ -28,7 +28,8 @@ HUB_IS_DOWN = (500, 502, 503, 504)
 CONNECT_TIMEOUT_S = 5.0
 
 # The default of 10 MB makes progress jump, and a stop lose as much.
-constants.DOWNLOAD_CHUNK_SIZE = 1 << 18
+CHUNK = 1 << 16
+constants.DOWNLOAD_CHUNK_SIZE = CHUNK
 
 
 def main(arguments: list[str]) -> None:
@@ -50,7 +51,7 @@ def fetch(repository: str, revision: str, file: str, part: Path, size: int, sha2
         if isinstance(cached, str) and Path(cached).stat().st_size == size:
             with Path(cached).open("rb") as source:
                 source.seek(have)
-                shutil.copyfileobj(source, out, 1 << 20)
+                shutil.copyfileobj(source, out, CHUNK)
             return {"outcome": "done"}
         url = hf_hub_url(repository, file, revision=revision)
         headers = build_hf_headers() | {"Accept-Encoding": "identity"}

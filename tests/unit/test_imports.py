@@ -22,7 +22,8 @@ ALLOWED = {
     "compare": {"core", "worker", "library"},
     "ui": {"core", "worker", "library", "compare"},
     "doctor": {"core", "worker"},
-    "__main__": {"core", "worker", "library", "compare", "ui", "doctor"},
+    "generate": {"core", "worker", "library"},
+    "__main__": {"core", "worker", "library", "compare", "ui", "doctor", "generate"},
 }
 # What of worker runs in the main process, which never loads llama.cpp.
 MAIN_PROCESS_SIDE = {"app.worker.client", "app.worker.tasks", "app.worker.messages", "app.worker.machine"}

@@ -28,7 +28,7 @@ class FigureKeeper:
         self.stats, self.plain_tokens_per_s = stats, plain
         self.kinds.update(token.kind for token in tokens)
         self._recent.append((t, stats.output_tokens))
-        while len(self._recent) > 2 and t - self._recent[1][0] > NOW_WINDOW_S:
+        while len(self._recent) > 2 and t - self._recent[1][0] >= NOW_WINDOW_S:
             self._recent.popleft()
 
     def finish(self, stats: Stats, plain: float | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,7 @@ from app.core.settings import MAX_DRAFT, LoadSettings, Mode, SamplingSettings, S
 from app.library.presets import Preset
 
 MODES = [("Draft", Mode.DRAFT.value), ("Lookup", Mode.LOOKUP.value), ("Plain", Mode.PLAIN.value)]
-WHOLE = {"n_draft", "ngram_min", "ngram_max", "n_ctx", "threads", "gpu_layers", "draft_gpu_layers", "top_k",
-         "repeat_last_n", "seed", "max_tokens"}  # fmt: skip
+WHOLE = {"n_draft", "ngram_min", "ngram_max", "n_ctx", "top_k", "repeat_last_n", "seed", "max_tokens"}
 OPTIONAL = {"threads", "gpu_layers", "draft_gpu_layers"}
 # Fields that mean something in these modes only.
 ONLY_IN = {
@@ -26,7 +26,9 @@ ONLY_IN = {
 }
 NAMES = {
     "n_draft": "Draft length", "p_min": "Stop drafting below", "ngram_min": "Shortest match",
-    "ngram_max": "Longest match", "n_ctx": "Context", "top_k": "Top k", "top_p": "Top p", "min_p": "Min p",
+    "ngram_max": "Longest match", "threads": "Threads", "gpu_layers": "Target's GPU layers",
+    "draft_gpu_layers": "Draft's GPU layers", "n_ctx": "Context",
+    "top_k": "Top k", "top_p": "Top p", "min_p": "Min p",
     "temperature": "Temperature", "repeat_penalty": "Repeat penalty", "presence_penalty": "Presence penalty",
     "frequency_penalty": "Frequency penalty", "repeat_last_n": "Penalties look back on", "seed": "Seed",
     "max_tokens": "Longest answer",
@@ -92,23 +94,10 @@ def drawer_fields() -> Fields:
         )
     with gr.Accordion("Memory and processor", open=False, elem_id="loading"):
         fields["n_ctx"] = _number("n_ctx", 4096, "Tokens of prompt and answer together; a change reloads")
-        fields["threads"] = gr.Number(
-            None, label="Threads", precision=0, elem_id="threads", placeholder="automatic",
-            info="Empty: one for each physical core",
-        )  # fmt: skip
+        fields["threads"] = _optional("threads", "automatic", "Empty: one for each physical core")
         with gr.Row():
-            for name, label in (
-                ("gpu_layers", "Target's GPU layers"),
-                ("draft_gpu_layers", "Draft's GPU layers"),
-            ):
-                fields[name] = gr.Number(
-                    None,
-                    label=label,
-                    precision=0,
-                    elem_id=name,
-                    placeholder="all that fit",
-                    info="Empty: all that fit",
-                )
+            fields["gpu_layers"] = _optional("gpu_layers", "all that fit", "Empty: all that fit")
+            fields["draft_gpu_layers"] = _optional("draft_gpu_layers", "all that fit", "Empty: all that fit")
     return fields
 
 
@@ -144,6 +133,16 @@ def to_settings(
     Raises:
         UsageError: a field is empty or out of its bounds; the words name it as the page does.
     """
+    try:
+        return _to_settings(values)
+    except UsageError as error:
+        name = re.compile(r"\b(" + "|".join(NAMES) + r")\b")
+        raise UsageError(name.sub(lambda match: NAMES[match[0]], error.what), error.remedy) from error
+
+
+def _to_settings(
+    values: Mapping[str, Any],
+) -> tuple[LoadSettings, SpeculationSettings, SamplingSettings, int, tuple[str, ...]]:
     if not values["target"]:
         raise UsageError("no target model is chosen", "choose one above, or fetch a preset")
     mode = Mode(values["mode"])
@@ -186,11 +185,23 @@ class _Reader:
 
     def __call__(self, name: str) -> Any:
         value = self._values[name]
-        if value is None and name not in OPTIONAL:
+        if name in OPTIONAL:
+            text = str(value or "").strip()
+            if text and not text.isdecimal():
+                raise UsageError(f"{NAMES[name]} '{text}' is not a whole number", "correct it under Settings")
+            return int(text) if text else None
+        if value is None:
             raise UsageError(f"{NAMES[name]} is empty", "fill it in under Settings")
-        return int(value) if value is not None and name in WHOLE else value
+        return int(value) if name in WHOLE else value
 
 
 def _number(name: str, value: float, info: str) -> Any:
     precision = 0 if name in WHOLE else None
     return gr.Number(value, label=NAMES[name], info=info, precision=precision, min_width=110, elem_id=name)
+
+
+def _optional(name: str, placeholder: str, info: str) -> Any:
+    """A whole number or nothing: a text field, since a number field turns to 0 when one tabs through it."""
+    return gr.Textbox(
+        "", label=NAMES[name], placeholder=placeholder, info=info, max_lines=1, min_width=110, elem_id=name
+    )

@@ -18,7 +18,7 @@ from app.library.catalogue import ModelFile
 from app.library.fetch import Progress
 from app.library.presets import HubSource, Preset, PresetModel
 from app.ui.shelf import Download
-from app.worker.messages import Failed, Finished, Loading, Message, Prefilling, RoundDone, Started
+from app.worker.messages import Failed, Finished, Loading, Message, Prefilling, RoundDone, Started, Waiting
 
 PLAIN_SPEED = 20.0
 
@@ -89,9 +89,13 @@ class FakeClient:
         for run in self.runs:
             run.cancel()
 
-    def _serve(self, run: FakeRun, script: Script) -> None:
-        from app.worker.messages import Waiting
+    def reset(self) -> None:
+        self.close()
+        self.runs.clear()
+        self.script = Script()
+        self.release.clear()
 
+    def _serve(self, run: FakeRun, script: Script) -> None:
         said = 0
         with self._turn:
             while self._line[0] is not run and not run.cancelled.is_set():
@@ -184,6 +188,13 @@ class FakeShelf:
     on_disk: set[str] = field(default_factory=lambda: {"starter", "small-draft", "other-vocabulary"})
     let_download_finish: threading.Event = field(default_factory=threading.Event)
     downloads: list[Download] = field(default_factory=list)
+
+    def reset(self) -> None:
+        self.problems.clear()
+        self.best = "pair"
+        self.on_disk = {"starter", "small-draft", "other-vocabulary"}
+        self.let_download_finish = threading.Event()
+        self.downloads.clear()
 
     def presets(self) -> tuple[list[Preset], list[HeadstartError]]:
         starter, small = preset_model("starter", 98_000_000), preset_model("small-draft", 40_000_000)

@@ -1,0 +1,242 @@
+"""Figures, records and conversations, without a browser."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+
+from app.core.settings import ChatMessage, LoadSettings, Mode, Request, SpeculationSettings
+from app.core.stats import Stats
+from app.core.tokens import DraftSource, TokenEvent, TokenKind
+from app.ui import figures, stream
+from app.ui.answering import Answer, answer
+from app.ui.conversation import Conversation, Conversations, Turn
+from app.worker.messages import Failed, Finished, RoundDone, Started, Waiting
+from tests.ui.fakes import FakeClient, Script, rounds
+
+NASTY = [
+    "<img src=x onerror=alert(1)>",
+    "${alert(1)}",
+    "{{value}}",
+    "C:\\users",
+    '"\n\r\u2028\x1e\x00',
+    "é你🙂",
+]
+
+
+def token(text: str, kind: TokenKind = TokenKind.TARGET) -> TokenEvent:
+    return TokenEvent(1, text, kind, 0, None, None, 0.5, None)
+
+
+@pytest.mark.parametrize("text", NASTY)
+def test_a_record_is_one_line_and_gives_the_text_back(text: str) -> None:
+    line = stream.token_record(token(text))
+    assert line.endswith("\n")
+    assert line.count("\n") == 1
+    assert line.isascii()
+    assert "<" not in line
+    assert json.loads(line)[1] == text
+
+
+def test_a_token_record_has_every_field() -> None:
+    rejected = TokenEvent(7, " cat", TokenKind.REJECTED, 3, 1, DraftSource.LOOKUP, 0.123456, None)
+    assert json.loads(stream.token_record(rejected)) == ["x", " cat", 3, 1, "l", 0.1235, None]
+
+
+def test_every_kind_has_a_code_of_its_own() -> None:
+    assert set(stream.KIND_CODES) == set(TokenKind)
+    assert len(set(stream.KIND_CODES.values())) == len(TokenKind)
+
+
+def test_two_streams_differ_in_their_first_line() -> None:
+    assert stream.head(0) != stream.head(0)
+
+
+def test_nothing_drafted_shows_dashes() -> None:
+    keeper = figures.FigureKeeper()
+    keeper.observe((token("a"),), Stats(output_tokens=1, target_passes=1, tokens_per_s=20.0), 0.1, 20.0)
+    shown = keeper.shown()
+    assert (shown["acceptance"], shown["length"], shown["chart"]) == ("—", "—", [])
+    assert shown["ratio"] == "plain decoding"
+
+
+@pytest.mark.parametrize(
+    ("speed", "plain", "words", "slower"),
+    [
+        (28.4, 20.0, "1.42x plain (estimate)", False),
+        (14.2, 20.0, "slower than plain: 0.71x (estimate)", True),
+        (20.0, 20.0, "1.00x plain (estimate)", False),
+        (20.0, None, "—", False),
+    ],
+)
+def test_speed_against_plain(speed: float, plain: float | None, words: str, slower: bool) -> None:
+    keeper = figures.FigureKeeper(speculates=True)
+    keeper.finish(Stats(tokens_per_s=speed, output_tokens=5), plain)
+    shown = keeper.shown()
+    assert (shown["ratio"], shown["slower"]) == (words, slower)
+    if plain:
+        assert shown["ratio_detail"] == f"{speed} against {plain} tokens/s"
+
+
+def test_speed_right_now_looks_two_seconds_back() -> None:
+    keeper = figures.FigureKeeper()
+    for second, tokens in ((0, 10), (1, 20), (2, 30), (3, 70), (4, 110)):
+        keeper.observe((), Stats(output_tokens=tokens), float(second), None)
+    assert keeper.now_tokens_per_s == pytest.approx(40.0)
+    keeper.finish(Stats(output_tokens=110), None)
+    assert keeper.shown()["now"] == "—"
+
+
+def test_cached_prompt_tokens_are_labelled() -> None:
+    keeper = figures.FigureKeeper()
+    keeper.finish(Stats(prompt_tokens=430, cached_tokens=412, output_tokens=1, target_passes=1), None)
+    assert keeper.shown()["prompt"] == "430 prompt tokens, 412 of them cached"
+    assert "412 of 430 prompt tokens cached" in keeper.summary()
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(None, "—"), (0.05, "0.05 s"), (0.999, "1.0 s"), (2.44, "2.4 s"), (41.2, "41 s"), (131.0, "2 min 11 s")],
+)
+def test_seconds(value: float | None, words: str) -> None:
+    assert figures.seconds(value) == words
+
+
+def test_thinking_and_empty_answers_stay_out_of_the_history() -> None:
+    conversation = Conversation()
+    conversation.begin("one").text = "<think>hm</think>Uno."
+    conversation.begin("two").text = "<think>unfinished"
+    conversation.begin("three").text = "drei</think>Three."
+    conversation.turns[-1].opens_thinking = True
+    conversation.begin("four")
+    assert conversation.messages(" Be short. ") == (
+        ChatMessage("system", " Be short. "),
+        ChatMessage("user", "one"),
+        ChatMessage("assistant", "Uno."),
+        ChatMessage("user", "three"),
+        ChatMessage("assistant", "Three."),
+        ChatMessage("user", "four"),
+    )
+
+
+def test_a_replaced_turn_is_gone() -> None:
+    conversation = Conversation()
+    conversation.begin("one")
+    conversation.begin("two")
+    conversation.begin("two, better", replaces_last=True)
+    assert [turn.question for turn in conversation.turns] == ["one", "two, better"]
+
+
+def test_conversations_forget_the_longest_unused() -> None:
+    conversations = Conversations(capacity=2)
+    first = conversations.get("a")
+    conversations.get("b").begin("x")
+    assert conversations.get("a") is first
+    conversations.get("c")
+    assert conversations.get("a") is first
+    assert conversations.get("b").turns == []
+
+
+def records(value: str) -> list[list[object]]:
+    return [json.loads(line) for line in value.splitlines()]
+
+
+def ask(script: Script, mode: Mode = Mode.DRAFT) -> tuple[list[str], Turn, FakeClient]:
+    client, conversation = FakeClient(), Conversation()
+    client.script = script
+    turn = conversation.begin("question")
+    request = Request(conversation.messages(""), speculation=SpeculationSettings(mode))
+    load = LoadSettings("target.gguf")  # type: ignore[arg-type]
+    values = [value for value, _ in answer(client, conversation, turn, load, request)]
+    return values, turn, client
+
+
+def test_values_only_grow_and_the_last_one_has_it_all() -> None:
+    words = [f" word{i}" for i in range(60)]
+    values, turn, _ = ask(Script(words, pause_s=0.02))
+    assert len(values) > 3
+    assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(values))
+    assert turn.text == "".join(words)
+    output = [fields[1] for fields in records(values[-1]) if fields[0] in ("a", "c", "b", "t")]
+    assert output == words
+    assert records(values[-1])[-1][:2] == ["end", "stop"]
+
+
+def test_counts_are_those_of_the_tokens() -> None:
+    words = [f" word{i}" for i in range(30)]
+    values, turn, _ = ask(Script(words))
+    assert turn.figures is not None
+    kinds = [fields[0] for fields in records(values[-1])]
+    for kind, code in stream.KIND_CODES.items():
+        assert turn.figures["counts"][kind.value] == kinds.count(code)
+    assert turn.figures["counts"]["rejected"] > 0
+
+
+def test_a_failure_keeps_the_text_so_far() -> None:
+    values, turn, _ = ask(Script([f" word{i}" for i in range(30)], fails_after=2))
+    tail = records(values[-1])[-2:]
+    assert tail[0] == [
+        "failed",
+        "The model process ended (signal 9); ask again: it starts anew.",
+        "ggml: last line",
+    ]
+    assert tail[1][:2] == ["end", "failed"]
+    assert turn.text.startswith(" word0 word1")
+
+
+def test_closing_the_generator_cancels_the_run_and_keeps_the_text() -> None:
+    client, conversation = FakeClient(), Conversation()
+    client.script = Script([f" word{i}" for i in range(30)], holds_after=2)
+    turn = conversation.begin("question")
+    request = Request(conversation.messages(""), speculation=SpeculationSettings(Mode.DRAFT))
+    answering = answer(client, conversation, turn, LoadSettings("t.gguf"), request)  # type: ignore[arg-type]
+    while not turn.text:
+        next(answering)
+    answering.close()  # type: ignore[attr-defined]
+    assert client.runs[0].cancelled.is_set()
+    assert json.loads(turn.lines[-1])[:2] == ["end", "cancelled"]
+
+
+def test_stop_before_the_run_exists_still_stops_it() -> None:
+    client, conversation = FakeClient(), Conversation()
+    client.script = Script([" word"] * 30, holds_after=0)
+    turn = conversation.begin("question")
+    request = Request(conversation.messages(""), speculation=SpeculationSettings(Mode.DRAFT))
+    answering = answer(client, conversation, turn, LoadSettings("t.gguf"), request)  # type: ignore[arg-type]
+    next(answering)
+    conversation.stop()
+    last = list(answering)[-1][0]
+    assert records(last)[-1][:2] == ["end", "cancelled"]
+
+
+def fold(words: list[str], opens_thinking: bool = False) -> list[list[object]]:
+    making = Answer(Turn("q"), 0, speculates=False)
+    making.take(Started((1,), 0, 0, opens_thinking))
+    for index, (_, tokens) in enumerate(rounds(words, SpeculationSettings(Mode.PLAIN))):
+        making.take(RoundDone(index, tokens, Stats(), 0.0, None))
+    return [fields for fields in records(making.shown()[0]) if fields[0] in ("think", "answer")]
+
+
+def test_thinking_folds_on_token_boundaries() -> None:
+    assert fold(["<", "think", ">", "hm", "</", "think", ">\n", "Yes"]) == [["think", 0], ["answer", 7]]
+    assert fold(["hm", "</think>", "Yes"], opens_thinking=True) == [["think", 0], ["answer", 2]]
+    assert fold(["<think>", "hm"]) == [["think", 0]]
+    assert fold(["Use ", "<think>", " here"]) == []
+
+
+def test_status_lines_are_not_kept() -> None:
+    turn = Turn("q")
+    making = Answer(turn, 0, speculates=True)
+    making.take(Waiting(1))
+    assert ["status", "Waiting: 1 other answer first", None] in records(making.shown()[0])
+    making.take(Finished((1,), (), "", "cancelled", Stats(), None))
+    assert [json.loads(line)[0] for line in turn.lines] == ["turn", "end"]
+    assert json.loads(turn.lines[-1]) == ["end", "cancelled", "no tokens", "stopped"]
+
+
+def test_a_failure_without_a_remedy_is_still_one_sentence() -> None:
+    turn = Turn("q")
+    Answer(turn, 0, speculates=True).take(Failed("the file is cut short", ""))
+    assert json.loads(turn.lines[1]) == ["failed", "The file is cut short.", ""]

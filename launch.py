@@ -290,6 +290,7 @@ def follow(
         encoding="utf-8",
         errors="replace",
         start_new_session=not WINDOWS,
+        close_fds=False,  # hands on the lock of the set-up, see there
         cwd=PROJECT,
         env=clean_env(PYTHONIOENCODING="utf-8", **env),
     )
@@ -659,7 +660,10 @@ def try_lock(path: Path) -> TextIO | None:
 
 @contextlib.contextmanager
 def setup_lock(console: Console) -> Iterator[None]:
-    """Wait until no other start is setting up."""
+    """Wait until no other start is setting up.
+
+    What the set-up runs inherits the lock, and so holds it should this process be killed first.
+    """
     path = PROJECT / ".venv.lock"
     lock = try_lock(path)
     if lock is None:
@@ -669,6 +673,7 @@ def setup_lock(console: Console) -> Iterator[None]:
             time.sleep(0.5)
             console.progress(f"waiting for the other start ({_duration(time.monotonic() - began)} so far)")
             lock = try_lock(path)
+    os.set_inheritable(lock.fileno(), True)
     try:
         yield
     finally:

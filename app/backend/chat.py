@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jinja2
+from jinja2.exceptions import SecurityError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from app.backend.llama import Model
@@ -23,10 +24,25 @@ from app.core.settings import ChatMessage
 from app.core.thinking import MARKERS
 
 _TIME_LIMIT_S = 5.0
+_LARGEST_PRODUCT = 10_000_000
+_NEVER_MERGED = "\ue000"  # a private character: no vocabulary has a token that continues it
 
 
 class _TooSlow(Exception):
     """Raised inside a template's thread when its time is over."""
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Refuses what takes too long or too much memory within one step, where the time limit cannot reach."""
+
+    intercepted_binops = frozenset(("*", "**"))
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        """A product of two numbers, or of a text and a number, unless it is huge; never a power."""
+        sizes = [len(side) if isinstance(side, (str, list, tuple)) else abs(side) for side in (left, right)]
+        if operator == "**" or sizes[0] * sizes[1] > _LARGEST_PRODUCT:
+            raise SecurityError(f"it multiplies beyond {_LARGEST_PRODUCT}")
+        return super().call_binop(context, operator, left, right)
 
 
 class ChatFormat:
@@ -37,23 +53,18 @@ class ChatFormat:
         self._specials = _alternation(model.special_texts())
         self._bos = model.piece(model.bos, special=True).decode("utf-8", "replace") if model.bos >= 0 else ""
         eos = model.piece(model.eos, special=True).decode("utf-8", "replace") if model.eos >= 0 else ""
-        source = model.chat_template()
-        self._template: jinja2.Template | None = None
-        if source is not None:
-            environment = ImmutableSandboxedEnvironment(
-                trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-            )
-            environment.filters["tojson"] = _to_json
-            environment.globals.update(
-                raise_exception=_refuse,
-                strftime_now=lambda pattern: datetime.datetime.now().strftime(pattern),
-                bos_token=self._bos,
-                eos_token=eos,
-            )
-            try:
-                self._template = environment.from_string(source)
-            except jinja2.TemplateError as error:
-                raise self._unusable(error) from None
+        self._source = model.chat_template()
+        self._environment = _Sandbox(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        self._environment.filters["tojson"] = _to_json
+        self._environment.globals.update(
+            raise_exception=_refuse,
+            strftime_now=lambda pattern: datetime.datetime.now().strftime(pattern),
+            bos_token=self._bos,
+            eos_token=eos,
+        )
+        self._template: jinja2.Template | None = None  # compiled when first needed: raw prompts need none
 
     def prompt_ids(self, messages: Sequence[ChatMessage]) -> list[int]:
         """The ids of a conversation up to where the model's answer begins, with one BOS if it wants one.
@@ -86,34 +97,36 @@ class ChatFormat:
 
     def render(self, messages: Sequence[ChatMessage]) -> str:
         """The conversation as the template writes it."""
-        if self._template is None:
+        if self._source is None:
             return "\n\n".join(message.content for message in messages)
         try:
-            return self._run(messages)
-        except jinja2.TemplateError:
-            # Some templates know no system role: what they are told then opens the first question.
-            if len(messages) < 2 or messages[0].role != "system":
-                raise
-            first = ChatMessage("user", f"{messages[0].content}\n\n{messages[1].content}")
-            return self._run([first, *messages[2:]])
-
-    def _run(self, messages: Sequence[ChatMessage]) -> str:
-        assert self._template is not None
-        template = self._template
-        turns = [{"role": message.role, "content": message.content} for message in messages]
-        try:
-            return _within_time(lambda: template.render(messages=turns, add_generation_prompt=True))
-        except jinja2.TemplateError:
-            raise
+            try:
+                return self._run(messages)
+            except jinja2.TemplateError:
+                # Some templates know no system role: what they are told then opens the first question.
+                if len(messages) < 2 or messages[0].role != "system":
+                    raise
+                first = ChatMessage("user", f"{messages[0].content}\n\n{messages[1].content}")
+                return self._run([first, *messages[2:]])
         except Exception as error:  # whatever a stranger's code may raise
             raise self._unusable(error) from None
 
+    def _run(self, messages: Sequence[ChatMessage]) -> str:
+        turns = [{"role": message.role, "content": message.content} for message in messages]
+
+        def work() -> str:
+            if self._template is None:
+                self._template = self._environment.from_string(self._source or "")
+            return self._template.render(messages=turns, add_generation_prompt=True)
+
+        return _within_time(work)
+
     def _tokenize_next(self, text: str, parse_special: bool, is_first: bool) -> list[int]:
-        """The ids of a part of a text. A later part must not get the blank some tokenisers put first."""
-        if is_first or not text:
+        """The ids of a part of a text. A later part must not get the blank that SPM puts first."""
+        if is_first or not text or self._model.vocab_type != "SPM":
             return self._model.tokenize(text, parse_special)
-        before = self._model.tokenize("\n", False)
-        return self._model.tokenize("\n" + text, parse_special)[len(before) :]
+        before = self._model.tokenize(_NEVER_MERGED, False)
+        return self._model.tokenize(_NEVER_MERGED + text, parse_special)[len(before) :]
 
     def _with_bos(self, ids: list[int]) -> list[int]:
         wants_bos = self._model.adds_bos and ids[:1] != [self._model.bos]

@@ -90,6 +90,7 @@ class Model:
             )
         self._vocab = llama_cpp.llama_model_get_vocab(self._model)
         self.n_vocab: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
+        self.vocab_type = _VOCAB_TYPES.get(llama_cpp.llama_vocab_type(self._vocab), "unknown")
         self.n_ctx_train: int = llama_cpp.llama_model_n_ctx_train(self._model)
         self.adds_bos: bool = llama_cpp.llama_vocab_get_add_bos(self._vocab)
         self.bos: int = llama_cpp.llama_vocab_bos(self._vocab)
@@ -164,7 +165,7 @@ class Model:
         """The vocabulary, to compare with another's."""
         vocab = self._vocab
         return Vocabulary(
-            type=_VOCAB_TYPES.get(llama_cpp.llama_vocab_type(vocab), "unknown"),
+            type=self.vocab_type,
             texts=[llama_cpp.llama_vocab_get_text(vocab, token) for token in range(self.n_vocab)],
             special=frozenset(
                 token
@@ -187,7 +188,7 @@ class Model:
             quantization=_quantization(int(file_type)) if file_type else "unknown",
             n_ctx_train=int(self.metadata(f"{architecture}.context_length") or 0),
             n_vocab=self.n_vocab,
-            vocab_type=_VOCAB_TYPES.get(llama_cpp.llama_vocab_type(self._vocab), "unknown"),
+            vocab_type=self.vocab_type,
             n_layer=int(self.metadata(f"{architecture}.block_count") or 0),
             has_chat_template=self.chat_template() is not None,
             licence=self.metadata("general.license"),

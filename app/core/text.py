@@ -26,9 +26,10 @@ class OutputText:
             self._owner = len(self._waiting)
         self._waiting.append(self._decoder.decode(piece))
         unsettled = "".join(self._waiting)
-        starts = [place for stop in self._stop if (place := unsettled.find(stop)) >= 0]
-        if starts:
-            self._cut(min(starts))
+        # The first to be complete counts, however the text is split into tokens; of several, the longest.
+        found = [(place + len(stop), place) for stop in self._stop if (place := unsettled.find(stop)) >= 0]
+        if found:
+            self._cut(min(found)[1])
             return True
         self._settle(len(unsettled) - self._possible_stop(unsettled))
         return False

@@ -10,6 +10,7 @@ from typing import Any
 
 import llama_cpp
 from llama_cpp import _ctypes_extensions
+from llama_cpp._logger import llama_log_callback
 
 from app.backend.llama import vocabulary_of
 from app.core.errors import HeadstartError, UsageError
@@ -119,7 +120,10 @@ def requantize(
 
     callback = llama_cpp.llama_log_callback(read_log)
     llama_cpp.llama_log_set(callback, None)
-    status = llama_cpp.llama_model_quantize(str(source).encode(), str(destination).encode(), params)
+    try:
+        status = llama_cpp.llama_model_quantize(str(source).encode(), str(destination).encode(), params)
+    finally:
+        llama_cpp.llama_log_set(llama_log_callback, None)
     if status != 0:
         raise HeadstartError(
             f"llama.cpp could not write {source.name} as {file_type}",

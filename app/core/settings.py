@@ -11,6 +11,9 @@ from app.core.errors import UsageError
 # Rows of logits a context keeps: the longest draft of any mode and the token before it. llama.cpp
 # fixes it when the context is made and ends the process when a batch asks for more.
 MAX_DRAFT = 31
+_MAX_THREADS = 512  # llama.cpp ends the process on more
+_MAX_BATCH = 1 << 16
+_MAX_INT = (1 << 31) - 1  # a larger number would silently become another one on its way to llama.cpp
 KV_TYPES = ("f32", "f16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
 
 
@@ -25,6 +28,10 @@ class Mode(str, Enum):
 def _require(condition: bool, what: str) -> None:
     if not condition:
         raise UsageError(what)
+
+
+def _require_within(name: str, value: float, least: float, most: float) -> None:
+    _require(least <= value <= most, f"{name} {value} must lie between {least} and {most}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +54,14 @@ class LoadSettings:
     draft_cache_type_v: str = "f16"
 
     def __post_init__(self) -> None:
-        _require(self.n_ctx >= 8, f"context {self.n_ctx} is too small: use at least 8 tokens")
-        _require(self.n_batch >= 1, f"batch {self.n_batch} must be at least 1")
-        _require(self.threads is None or self.threads >= 1, f"threads {self.threads} must be at least 1")
+        _require_within("context", self.n_ctx, 8, _MAX_INT)
+        _require_within("batch", self.n_batch, 1, _MAX_BATCH)
+        if self.threads is not None:
+            _require_within("threads", self.threads, 1, _MAX_THREADS)
         for name in ("gpu_layers", "draft_gpu_layers"):
             layers = getattr(self, name)
-            _require(layers is None or layers >= 0, f"{name} {layers} must not be negative")
+            if layers is not None:
+                _require_within(name, layers, 0, _MAX_INT)
         for name in ("cache_type_k", "cache_type_v", "draft_cache_type_k", "draft_cache_type_v"):
             kind = getattr(self, name)
             _require(kind in KV_TYPES, f"{name} '{kind}' is unknown: choose one of {', '.join(KV_TYPES)}")
@@ -73,7 +82,7 @@ class SamplingSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _require(0 <= self.temperature <= 100, f"temperature {self.temperature} must lie between 0 and 100")
+        _require_within("temperature", self.temperature, 0, 100)
         _require(self.top_k >= 0, f"top_k {self.top_k} must not be negative (0 turns it off)")
         _require(0 < self.top_p <= 1, f"top_p {self.top_p} must lie above 0 and at most at 1")
         _require(0 <= self.min_p < 1, f"min_p {self.min_p} must lie between 0 and below 1")
@@ -82,8 +91,7 @@ class SamplingSettings:
             f"repeat_penalty {self.repeat_penalty} must lie above 0, at most 10",
         )
         for name in ("presence_penalty", "frequency_penalty"):
-            penalty = getattr(self, name)
-            _require(-10 <= penalty <= 10, f"{name} {penalty} must lie between -10 and 10")
+            _require_within(name, getattr(self, name), -10, 10)
         _require(self.repeat_last_n >= -1, f"repeat_last_n {self.repeat_last_n} must be -1 or more")
         _require(self.seed >= 0, f"seed {self.seed} must not be negative")
 
@@ -105,8 +113,8 @@ class SpeculationSettings:
     ngram_max: int = 4
 
     def __post_init__(self) -> None:
-        _require(0 <= self.n_draft <= MAX_DRAFT, f"n_draft {self.n_draft} must lie between 0 and {MAX_DRAFT}")
-        _require(0 <= self.p_min <= 1, f"p_min {self.p_min} must lie between 0 and 1")
+        _require_within("n_draft", self.n_draft, 0, MAX_DRAFT)
+        _require_within("p_min", self.p_min, 0, 1)
         _require(
             1 <= self.ngram_min <= self.ngram_max <= 16,
             f"ngram_min {self.ngram_min} and ngram_max {self.ngram_max} must satisfy 1 <= min <= max <= 16",

@@ -14,10 +14,9 @@ def usable_cores() -> int:
     logical = os.cpu_count() or 1
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else logical
     physical = psutil.cpu_count(logical=False) or logical
-    threads_per_core = max(1, round(logical / physical))
     # With two hardware threads a core, half of what the mask allows are cores of their own.
-    cores = max(1, allowed // threads_per_core)
-    return max(1, min(cores, _cgroup_cores() or cores))
+    cores = max(1, min(allowed, round(allowed * physical / logical)))
+    return min(cores, _cgroup_cores() or cores)
 
 
 def _cgroup_cores() -> int | None:

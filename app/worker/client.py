@@ -18,10 +18,12 @@ from typing import Any
 
 from app.core.settings import LoadSettings, Request
 from app.core.stats import Stats
+from app.worker.child import prepare, reason_of_death
 from app.worker.messages import Failed, Finished, Message, Waiting
 
 _spawn = multiprocessing.get_context("spawn")
 _LOG_LINES = 200
+_NOTHING = Finished((), (), "", "cancelled", Stats(), None)
 
 
 class Run:
@@ -31,6 +33,7 @@ class Run:
         self.load = load
         self.request = request
         self.messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self.ahead = 0
         self._client = client
 
     def batches(self, timeout: float) -> Iterator[list[Message]]:
@@ -81,13 +84,14 @@ class WorkerClient:
         return child.pid if child is not None and child.is_alive() else None
 
     def submit(self, load: LoadSettings, request: Request) -> Run:
-        """Queue an answer and return at once."""
+        """Queue an answer and return at once. A closed client cancels it."""
         run = Run(self, load, request)
         with self._lock:
-            ahead = len(self._waiting) + (self._active is not None)
-            if ahead:
-                run.messages.put(Waiting(ahead))
+            if self._closing:
+                run.messages.put(_NOTHING)
+                return run
             self._waiting.append(run)
+            self._tell_places()
             self._lock.notify_all()
         return run
 
@@ -98,7 +102,7 @@ class WorkerClient:
                 self._cancel[0] = b"\1"
             elif run in self._waiting:
                 self._waiting.remove(run)
-                run.messages.put(Finished((), (), "", "cancelled", Stats(), None))
+                run.messages.put(_NOTHING)
                 self._tell_places()
 
     def unload(self) -> None:
@@ -108,27 +112,33 @@ class WorkerClient:
             self._end_child()
 
     def log_tail(self) -> str:
-        """The last lines of llama.cpp's log."""
-        lines = Path(self._log).read_text("utf-8", "replace").splitlines()
+        """The last lines of llama.cpp's log; nothing once the client is closed."""
+        log = Path(self._log)
+        lines = log.read_text("utf-8", "replace").splitlines() if log.exists() else []
         return "\n".join(lines[-_LOG_LINES:])
 
     def close(self) -> None:
-        """End the child and every run, within about 2 seconds."""
+        """End the child, and every run as cancelled, within 3 seconds."""
         with self._lock:
             if self._closing:
                 return
             self._closing = True
             for run in self._waiting:
-                run.messages.put(Finished((), (), "", "cancelled", Stats(), None))
+                run.messages.put(_NOTHING)
             self._waiting.clear()
             self._cancel[0] = b"\1"
             self._lock.notify_all()
         self._dispatcher.join(1.0)
+        if self._dispatcher.is_alive() and self._child is not None:
+            self._child.kill()
+            self._dispatcher.join(1.0)
         self._end_child()
-        self._dispatcher.join(1.0)
         Path(self._log).unlink(missing_ok=True)
 
     def _dispatch(self) -> None:
+        if hasattr(signal, "pthread_sigmask"):
+            # A child inherits this; Ctrl-C must not end it before it can ask to be left alone.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         while True:
             with self._lock:
                 self._lock.wait_for(lambda: self._waiting or self._closing)
@@ -145,12 +155,18 @@ class WorkerClient:
 
     def _tell_places(self) -> None:
         for place, run in enumerate(self._waiting):
-            run.messages.put(Waiting(place + (self._active is not None)))
+            ahead = place + (self._active is not None)
+            if ahead != run.ahead:
+                run.ahead = ahead
+                run.messages.put(Waiting(ahead))
 
     def _serve(self, run: Run) -> Finished | Failed:
         """Pass a run's messages on and return its last one."""
         try:
-            connection = self._ready_connection()
+            with self._lock:
+                if self._closing:
+                    return _NOTHING
+                connection = self._ready_connection()
             connection.send((run.load, run.request))
             while True:
                 message: Message
@@ -165,21 +181,24 @@ class WorkerClient:
         if self._child is None or not self._child.is_alive() or self._connection is None:
             self._end_child()
             ours, theirs = _spawn.Pipe()
-            self._child = _spawn.Process(
-                target=_child_main, args=(theirs, self._cancel, self._log), daemon=True
-            )
-            self._child.start()
+            child = _spawn.Process(target=_child_main, args=(theirs, self._cancel, self._log), daemon=True)
+            child.start()
             theirs.close()
-            self._connection = ours
+            self._child, self._connection = child, ours
         return self._connection
 
-    def _bury(self, error: Exception) -> Failed:
+    def _bury(self, error: Exception) -> Finished | Failed:
         """The child is gone: say why, with its last words."""
-        child, closing = self._child, self._closing
+        if self._closing:
+            return _NOTHING
+        child = self._child
         if child is not None:
             child.join(2.0)
-        reason = _death_reason(child.exitcode if child is not None else None, error)
-        log = self.log_tail() if not closing else ""
+        log = self.log_tail()
+        if child is None or child.exitcode is None:
+            reason = f"the model process cannot be started or reached ({error})"
+        else:
+            reason = reason_of_death(child.exitcode, log)
         self._end_child()
         return Failed(
             reason, "your text is kept; the next request starts it again", child_died=True, log_tail=log
@@ -199,25 +218,7 @@ class WorkerClient:
 
 
 def _child_main(connection: Connection[Any, Any], cancel: ctypes.Array[ctypes.c_char], log: str) -> None:
-    from app.worker.process import serve
+    prepare(log)
+    from app.worker.process import serve  # loads llama.cpp
 
-    serve(connection, cancel, log)
-
-
-def _death_reason(exitcode: int | None, error: Exception) -> str:
-    """Why the child ended, in words."""
-    if exitcode is None:
-        return f"the model process cannot be reached ({error})"
-    if exitcode >= 0:
-        return f"the model process ended by itself (exit status {exitcode})"
-    try:
-        name = signal.Signals(-exitcode).name
-    except ValueError:
-        name = f"signal {-exitcode}"
-    hints = {
-        "SIGKILL": "it was killed, perhaps because memory ran out",
-        "SIGABRT": "llama.cpp stopped on a failed assertion",
-        "SIGILL": "this build of llama.cpp uses instructions that this processor lacks",
-        "SIGSEGV": "llama.cpp crashed",
-    }
-    return f"the model process died: {hints.get(name, name)} ({name})"
+    serve(connection, cancel)

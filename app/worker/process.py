@@ -1,17 +1,12 @@
 """The child process: owns the models, loads them when a request needs them, and answers.
 
 One thread makes every call into llama.cpp. The parent stops work by setting a shared byte and ends the
-child by closing the pipe; a watcher ends it when the parent is gone, however that happened.
+child by closing the pipe.
 """
 
 from __future__ import annotations
 
 import ctypes
-import faulthandler
-import multiprocessing
-import os
-import signal
-import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -31,11 +26,8 @@ Send = Callable[[Message], None]
 _SEND_EVERY_S = 0.04
 
 
-def serve(connection: Connection, cancel: ctypes.Array[ctypes.c_char], log: str) -> None:
-    """Answer requests from ``connection`` until it closes. ``log`` is the file for llama.cpp's output."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    redirect_output(log)
-    end_with_parent()
+def serve(connection: Connection, cancel: ctypes.Array[ctypes.c_char]) -> None:
+    """Answer requests from ``connection`` until it closes."""
     pair = LoadedPair(CancelFlag(cancel))
     while True:
         try:
@@ -61,27 +53,6 @@ class _Outbox:
             self._connection.send(self._messages)
             self._messages = []
             self._sent_at = now
-
-
-def redirect_output(log: str) -> None:
-    """llama.cpp and the C library write straight to the descriptors; a crash's last words count most."""
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    os.close(descriptor)
-    faulthandler.enable()
-
-
-def end_with_parent() -> None:
-    """Leave no process behind, even when the parent was killed."""
-
-    def watch() -> None:
-        parent = multiprocessing.parent_process()
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def _answer(pair: LoadedPair, load: LoadSettings, request: Request, send: Send) -> Finished | Failed:

@@ -15,6 +15,7 @@ from typing import Any
 
 from app.core.errors import Cancelled, HeadstartError
 from app.core.models import Device, LlamaFacts, ModelFacts, PairCheck
+from app.worker.child import prepare, reason_of_death
 
 _spawn = multiprocessing.get_context("spawn")
 
@@ -35,8 +36,8 @@ def inspect_models(
             for path, result in _run("inspect", list(unread)):
                 keep(path, result)
         except _ChildDied:
-            crashed = next(path for path in paths if path not in results)
-            keep(crashed, "the file makes llama.cpp's reader crash")
+            for crashed in [path for path in unread if path not in results][:1]:
+                keep(crashed, "the file makes llama.cpp's reader crash")
     return results
 
 
@@ -47,8 +48,8 @@ def check_drafts(target: Path, drafts: Sequence[Path]) -> dict[Path, PairCheck]:
         try:
             results.update(_run("check", target, unread))
         except _ChildDied:
-            crashed = next(path for path in drafts if path not in results)
-            results[crashed] = PairCheck(False, ("reading the pair makes llama.cpp crash",))
+            for crashed in [path for path in unread if path not in results][:1]:
+                results[crashed] = PairCheck(False, ("reading the pair makes llama.cpp crash",))
     return results
 
 
@@ -85,7 +86,7 @@ def requantize(
 
 
 class _ChildDied(HeadstartError):
-    """The process ended without a word."""
+    """The process ended at its work, without a word."""
 
 
 def _run(job: str, *arguments: Any, cancelled: Callable[[], bool] = lambda: False) -> Iterator[Any]:
@@ -96,24 +97,28 @@ def _run(job: str, *arguments: Any, cancelled: Callable[[], bool] = lambda: Fals
         child = _spawn.Process(target=_job_main, args=(theirs, str(log), job, arguments), daemon=True)
         child.start()
         theirs.close()
+        started = False
         try:
             while True:
-                while not ours.poll(0.1):
-                    if cancelled():
-                        raise Cancelled
+                arrived = ours.poll(0.1)
+                if cancelled():
+                    raise Cancelled
+                if not arrived:
+                    continue
                 kind, value = ours.recv()
                 if kind == "done":
                     return
                 if kind == "error":
                     raise value
-                yield value
-        except EOFError:
+                if kind == "value":
+                    yield value
+                started = True
+        except (EOFError, OSError):
             child.join()
-            last = log.read_text("utf-8", "replace").splitlines()[-1:] if log.exists() else []
-            raise _ChildDied(
-                f"llama.cpp died (exit status {child.exitcode}) {' '.join(last)}".strip(),
-                "run 'python launch.py doctor'",
-            ) from None
+            output = log.read_text("utf-8", "replace") if log.exists() else ""
+            died = _ChildDied if started else HeadstartError
+            reason = reason_of_death(child.exitcode or 0, output)
+            raise died(reason, "run 'python launch.py doctor'") from None
         finally:
             ours.close()
             child.kill()
@@ -121,11 +126,10 @@ def _run(job: str, *arguments: Any, cancelled: Callable[[], bool] = lambda: Fals
 
 
 def _job_main(connection: Connection[Any, Any], log: str, job: str, arguments: Sequence[Any]) -> None:
-    process = importlib.import_module("app.worker.process")
-    process.redirect_output(log)
-    process.end_with_parent()
+    prepare(log)
     try:
-        work = getattr(importlib.import_module("app.worker.jobs"), job)
+        work = getattr(importlib.import_module("app.worker.jobs"), job)  # loads llama.cpp
+        connection.send(("started", None))
         work(lambda value: connection.send(("value", value)), *arguments)
         connection.send(("done", None))
     except HeadstartError as error:

@@ -66,11 +66,12 @@ def main(arguments: list[str] | None = None) -> int:
             stream.reconfigure(encoding="utf-8", errors="replace")
     debug = "--debug" in arguments
     try:
-        return run(parser().parse_args([a for a in arguments if a != "--debug"] or ["gui"]))
+        rest = [argument for argument in arguments if argument != "--debug"]
+        return run(parser().parse_args(rest or ["gui"], argparse.Namespace(debug=debug)))
     except HeadstartError as error:
         if debug:
             raise
-        print(f"error: {error}", file=sys.stderr)
+        _print_error(str(error))
         return WRONG_USAGE if isinstance(error, UsageError) else FAILED
     except BrokenPipeError:  # the reader of our output has gone, as with `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -80,8 +81,13 @@ def main(arguments: list[str] | None = None) -> int:
     except Exception as error:
         if debug:
             raise
-        print(f"error: {type(error).__name__}: {error}; run again with --debug for details", file=sys.stderr)
+        _print_error(f"{type(error).__name__}: {error}; run again with --debug for details")
         return FAILED
+
+
+def _print_error(text: str) -> None:
+    """One line, whatever the text; a part of it may come from a stranger's model file."""
+    print("error:", "".join(c if c.isprintable() else " " for c in text), file=sys.stderr)
 
 
 if __name__ == "__main__":

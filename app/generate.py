@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -129,7 +130,9 @@ def build_request(args: argparse.Namespace, messages: Sequence[ChatMessage]) -> 
 
 def run(args: argparse.Namespace) -> int:
     """Answer the prompt. Returns the exit status; raises HeadstartError where it cannot be answered."""
-    system = [ChatMessage("system", args.system)] if args.system and not args.raw else []
+    if args.raw and args.system:
+        raise UsageError("a raw prompt has no system prompt; leave out --system, or --raw")
+    system = [ChatMessage("system", args.system)] if args.system else []
     request = build_request(args, [*system, ChatMessage("user", _prompt(args))])
     load = load_settings(args)
     show: _Text | _Events = _Text() if not (args.json or args.events) else _Events(print_each=args.events)
@@ -138,6 +141,10 @@ def run(args: argparse.Namespace) -> int:
         answer = client.submit(load, request)
         signal.signal(signal.SIGINT, lambda *_: answer.cancel())
         finished = _follow(answer, show)
+    except HeadstartError:
+        if args.debug:
+            print(harmless(client.log_tail()), file=sys.stderr)
+        raise
     finally:
         client.close()
     if isinstance(show, _Text):
@@ -152,34 +159,43 @@ def _follow(answer: Run, show: _Text | _Events) -> Finished:
     """Show each message as it comes and return the last."""
     for batch in answer.batches(POLL_S):
         for message in batch:
-            if isinstance(message, Failed):
-                _raise(message)
+            show.take(message)
             if isinstance(message, Finished):
                 return message
-            show.take(message)
+            if isinstance(message, Failed):
+                _raise(message)
     raise HeadstartError("the run ended without a result", "try again")
 
 
 def _raise(failed: Failed) -> None:
-    if failed.child_died and failed.log_tail:
-        print(failed.log_tail, file=sys.stderr)
     kind = UsageError if failed.usage else HeadstartError
-    raise kind(failed.what, failed.remedy)
+    remedy = "try again, or see llama.cpp's log with --debug" if failed.child_died else failed.remedy
+    raise kind(failed.what, remedy)
+
+
+def harmless(text: str) -> str:
+    """Text that cannot steer a terminal: control characters but newline and tab become U+FFFD."""
+    return "".join("\ufffd" if unicodedata.category(c) == "Cc" and c not in "\n\t" else c for c in text)
 
 
 class _Text:
     """Streams the answer's text; coloured, with the rejected tokens where they fell, on a terminal."""
 
     def __init__(self) -> None:
-        self._colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        self._terminal = sys.stdout.isatty()
+        self._colours = self._terminal and not os.environ.get("NO_COLOR")
         self._status = sys.stderr.isatty()
+        self._progress = ""
 
     def take(self, message: Message) -> None:
         """Show one message."""
-        if isinstance(message, Loading) and self._status:
-            print(f"\rloading {message.name} {message.fraction:4.0%}", end="", file=sys.stderr, flush=True)
-        if isinstance(message, Started) and self._status:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        if self._status:
+            progress = (
+                f"loading {message.name} {message.fraction:4.0%}" if isinstance(message, Loading) else ""
+            )
+            if progress != self._progress:
+                print(f"\r\x1b[K{progress}", end="", file=sys.stderr, flush=True)
+            self._progress = progress
         if isinstance(message, RoundDone):
             print("".join(self._coloured(token) for token in message.tokens), end="", flush=True)
 
@@ -199,10 +215,9 @@ class _Text:
         print(" · ".join(parts), file=sys.stderr)
 
     def _coloured(self, token: TokenEvent) -> str:
-        if not self._colours:
-            return token.text if token.kind.is_output else ""
-        # A model's text must not steer the terminal.
-        text = "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in token.text)
+        if not self._colours and not token.kind.is_output:
+            return ""
+        text = harmless(token.text) if self._terminal else token.text
         if not token.kind.is_output:
             text = text.replace("\n", "\u21b5")
         colour = COLOURS.get(token.kind, "")
@@ -262,7 +277,8 @@ def _model(path: Path) -> dict[str, Any]:
 
 
 def _print_json(value: dict[str, Any]) -> None:
-    print(json.dumps(value, ensure_ascii=False, default=str), flush=True)
+    # A terminal could be steered by characters that JSON leaves as they are.
+    print(json.dumps(value, ensure_ascii=sys.stdout.isatty(), default=str), flush=True)
 
 
 def _prompt(args: argparse.Namespace) -> str:

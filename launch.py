@@ -234,7 +234,7 @@ def index_offers(index: str, version: str) -> bool | None:
 class Console:
     """Whole lines, and one line that is written over while something takes long.
 
-    Where the output is no terminal, that line is written anew every ten seconds.
+    Where the output is no terminal, it is written anew every 15 seconds.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -251,7 +251,7 @@ class Console:
     def progress(self, text: str) -> None:
         """Show how far the current step is."""
         now = time.monotonic()
-        if now - self._shown_at < (0.2 if self._live else 10.0):
+        if now - self._shown_at < (0.2 if self._live else 15.0):
             return
         self._shown_at = now
         if self._live:
@@ -564,34 +564,34 @@ class Setup:
         """Install; returns why that failed, or nothing."""
         lines: list[str] = []
         state = "asking the package index"
-        build_started = 0.0
+        compiled, to_compile, build_started = 0, 0, 0.0
 
         def on_line(line: str) -> None:
-            nonlocal state, build_started
+            nonlocal state, compiled, to_compile, build_started
             lines.append(line)
             text = line.strip()
             if step := re.match(r"\[(\d+)/(\d+)\] ", text):
-                done, total = int(step[1]), int(step[2])
+                compiled, to_compile = int(step[1]), int(step[2])
                 build_started = build_started or time.monotonic()
-                left = (time.monotonic() - build_started) / done * (total - done)
-                state = f"compiled {done} of {total}, about {_duration(left)} left"
-            elif text.startswith("Installing collected packages:"):
+            elif line.startswith("Installing collected packages:"):  # indented it is about a build's own
                 # From here to the end .venv is half made: should this be cut off, it is made anew.
                 self._note(installing=True)
                 state = f"installing {text.count(',') + 1} packages"
+                compiled = 0
             elif text.startswith(("Collecting ", "Downloading ", "Using cached ")):
                 state = re.sub(r"Collecting ([^ ]+).*", r"looking for \1", text)
                 state = state.replace("Downloading", "downloading").replace("Using cached", "taking")
 
+        def on_tick(seconds: float) -> None:
+            if compiled:
+                left = (time.monotonic() - build_started) / compiled * (to_compile - compiled)
+                self._console.progress(f"compiled {compiled} of {to_compile}, about {_duration(left)} left")
+            else:
+                self._console.progress(f"{state} ({_duration(seconds)} so far)")
+
         command = [str(VENV_PYTHON), "-m", "pip", "--disable-pip-version-check", "install", "--no-input"]
         command += ["--retries", "2", *arguments]
-        status = follow(
-            command,
-            on_line,
-            lambda seconds: self._console.progress(f"{state} ({_duration(seconds)} so far)"),
-            PIP_USER="0",
-            **env,
-        )
+        status = follow(command, on_line, on_tick, PIP_USER="0", **env)
         append_log(command, lines)
         self._note(installing=None)
         return pip_failure(lines) if status else ""
@@ -633,7 +633,7 @@ def no_venv_remedy() -> str:
 
 
 def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+    return f"{seconds:.0f} s" if seconds < 60 else f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
 
 
 # One at a time

@@ -88,7 +88,7 @@ def test_launch_needs_the_standard_library_alone() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [p for p in SOURCES if room(p) in {"library", "compare", "ui", "doctor", "__main__"}],
+    [p for p in SOURCES if room(p) in {"library", "compare", "ui", "doctor", "generate", "__main__"}],
     ids=lambda path: str(path.relative_to(PROJECT)),
 )
 def test_the_main_process_uses_the_outside_of_the_worker(path: Path) -> None:
@@ -100,7 +100,7 @@ def test_the_main_process_uses_the_outside_of_the_worker(path: Path) -> None:
 
 def test_the_main_process_does_not_load_llama_cpp() -> None:
     names = [".".join(path.relative_to(PROJECT).with_suffix("").parts) for path in SOURCES]
-    rooms = {"library", "compare", "ui", "doctor", "__main__"}
+    rooms = {"library", "compare", "ui", "doctor", "generate", "__main__"}
     ours = [n.removesuffix(".__init__") for n in names if n in MAIN_PROCESS_SIDE or n.split(".")[1] in rooms]
     assert {"app.worker.client", "app.ui"} <= set(ours)
     code = f"import sys, {', '.join(ours)}; sys.exit('llama_cpp' in sys.modules)"

@@ -1,4 +1,4 @@
-"""Everything a person can set: the fields, and what they become."""
+"""Everything a person can set besides the models: the fields, and what they become."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from app.core.errors import UsageError
 from app.core.settings import MAX_DRAFT, LoadSettings, Mode, SamplingSettings, SpeculationSettings
 from app.library.presets import Preset
 
-MODES = [("Draft", Mode.DRAFT.value), ("Lookup", Mode.LOOKUP.value), ("Plain", Mode.PLAIN.value)]
 WHOLE = {"n_draft", "ngram_min", "ngram_max", "n_ctx", "top_k", "repeat_last_n", "seed", "max_tokens"}
 OPTIONAL = {"threads", "gpu_layers", "draft_gpu_layers"}
 # Fields that mean something in these modes only.
@@ -37,18 +36,8 @@ NAMES = {
 Fields = dict[str, Any]
 
 
-def choice_fields() -> Fields:
-    """The row that says who answers: preset, target, mode, draft."""
-    return {
-        "preset": gr.Dropdown([], label="Preset", value=None, elem_id="preset", min_width=190, scale=4),
-        "target": gr.Dropdown([], label="Target", value=None, elem_id="target", min_width=190, scale=4),
-        "mode": gr.Radio(MODES, value=Mode.DRAFT.value, label="Mode", elem_id="mode", min_width=230, scale=0),
-        "draft": gr.Dropdown([], label="Draft model", value=None, elem_id="draft", min_width=190, scale=4),
-    }
-
-
-def drawer_fields() -> Fields:
-    """The rest, in the drawer."""
+def build() -> Fields:
+    """The fields, into the open container."""
     speculation, sampling = SpeculationSettings(), SamplingSettings()
     fields: Fields = {}
     with gr.Group(elem_classes="hs-group"):
@@ -101,14 +90,10 @@ def drawer_fields() -> Fields:
     return fields
 
 
-def of_preset(preset: Preset, target: Path, draft: Path | None) -> dict[str, Any]:
+def of_preset(preset: Preset) -> dict[str, Any]:
     """The values of the fields that a preset sets."""
     speculation, sampling = preset.speculation, preset.sampling
     return {
-        "preset": preset.name,
-        "target": str(target),
-        "draft": str(draft) if draft else None,
-        "mode": speculation.mode.value,
         "n_draft": speculation.n_draft,
         "p_min": speculation.p_min,
         "ngram_min": speculation.ngram_min,
@@ -126,32 +111,32 @@ def of_preset(preset: Preset, target: Path, draft: Path | None) -> dict[str, Any
 
 
 def to_settings(
-    values: Mapping[str, Any],
+    picks: Mapping[str, Any], values: Mapping[str, Any]
 ) -> tuple[LoadSettings, SpeculationSettings, SamplingSettings, int, tuple[str, ...]]:
-    """What the fields say: loading, speculation, sampling, the longest answer, the stop strings.
+    """What picks and fields say: loading, speculation, sampling, the longest answer, the stop strings.
 
     Raises:
         UsageError: a field is empty or out of its bounds; the words name it as the page does.
     """
     try:
-        return _to_settings(values)
+        return _to_settings(picks, values)
     except UsageError as error:
         name = re.compile(r"\b(" + "|".join(NAMES) + r")\b")
         raise UsageError(name.sub(lambda match: NAMES[match[0]], error.what), error.remedy) from error
 
 
 def _to_settings(
-    values: Mapping[str, Any],
+    picks: Mapping[str, Any], values: Mapping[str, Any]
 ) -> tuple[LoadSettings, SpeculationSettings, SamplingSettings, int, tuple[str, ...]]:
-    if not values["target"]:
+    if not picks.get("target"):
         raise UsageError("no target model is chosen", "choose one above, or fetch a preset")
-    mode = Mode(values["mode"])
-    if mode is Mode.DRAFT and not values["draft"]:
+    mode = Mode(picks["mode"])
+    if mode is Mode.DRAFT and not picks["draft"]:
         raise UsageError("no draft model is chosen", "choose one that fits, or take Lookup, which needs none")
     number = _Reader(values)
     load = LoadSettings(
-        target=Path(values["target"]),
-        draft=Path(values["draft"]) if mode is Mode.DRAFT else None,
+        target=Path(picks["target"]),
+        draft=Path(picks["draft"]) if mode is Mode.DRAFT else None,
         n_ctx=number("n_ctx"),
         threads=number("threads"),
         gpu_layers=number("gpu_layers"),

@@ -208,10 +208,12 @@ class FakeShelf:
         ], self.problems  # fmt: skip
 
     def models(self) -> list[ModelFile]:
-        files = [ModelFile(name, self._path(name), 1000, "model") for name in sorted(self.on_disk)]
+        files = [ModelFile(name, Path(self.path(name)), 1000, "model") for name in sorted(self.on_disk)]
         return [
             *files,
-            ModelFile("cut-short", self._path("cut-short"), 10, "broken", problem="the file is cut short"),
+            ModelFile(
+                "cut-short", Path(self.path("cut-short")), 10, "broken", problem="the file is cut short"
+            ),
         ]
 
     def drafts_for(self, target: Path) -> list[tuple[ModelFile, PairCheck]]:
@@ -227,7 +229,7 @@ class FakeShelf:
         return [model for model in preset.models if model.name not in self.on_disk]
 
     def path_of(self, model: PresetModel) -> Path:
-        return self._path(model.name)
+        return Path(self.path(model.name))
 
     def best_preset(self) -> Preset | None:
         return next((preset for preset in self.presets()[0] if preset.name == self.best), None)
@@ -250,5 +252,5 @@ class FakeShelf:
         download.is_over = True
 
     @staticmethod
-    def _path(name: str) -> Path:
-        return Path("/models") / f"{name}.gguf"
+    def path(name: str) -> str:
+        return str(Path("/models") / f"{name}.gguf")

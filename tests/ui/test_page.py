@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -12,7 +13,7 @@ from app.core.errors import HeadstartError
 from app.core.settings import ChatMessage, Mode
 from app.worker.messages import Failed
 from tests.ui.conftest import Served, Visitor, ready
-from tests.ui.fakes import Script
+from tests.ui.fakes import FakeShelf, Script
 
 WORDS = [f" word{i}" for i in range(24)]
 OUTPUT = ".hs-turn:last-child .hs-text span:is(.k-a, .k-c, .k-b, .k-t)"
@@ -114,7 +115,7 @@ def test_plain_mode_shows_no_rates(fake: Served, visitor: Visitor) -> None:
     fake.client.script = Script(WORDS[:5])
     page = visitor.open(fake.address)
     page.click("#mode label:has-text('Plain')")
-    expect(page.locator("#draft")).to_have_count(0)
+    expect(page.locator("#draft")).to_be_hidden()
     ask(page, "Say words")
     finished(page)
     assert fake.client.runs[0].request.speculation.mode is Mode.PLAIN
@@ -169,10 +170,10 @@ def test_a_wrong_setting_is_one_clear_line(fake: Served, visitor: Visitor) -> No
 
 def test_a_preset_sets_the_fields(fake: Served, visitor: Visitor) -> None:
     page = visitor.open(fake.address)
-    expect(page.locator("#preset input")).to_have_value("Duo")
+    expect(page.locator("#preset")).to_have_value("duo")
     choose(page, "#preset", "Starter")
-    expect(page.locator("#mode label.selected")).to_have_text("Lookup")
-    expect(page.locator("#target input")).to_have_value("starter")
+    expect(page.locator("#mode :checked")).to_have_value("lookup")
+    expect(page.locator("#target")).to_have_value(FakeShelf.path("starter"))
     expect(page.locator(".hs-pair")).to_contain_text("A tiny model that answers at once.")
     ask(page, "Hello")
     finished(page)
@@ -181,20 +182,26 @@ def test_a_preset_sets_the_fields(fake: Served, visitor: Visitor) -> None:
 
 
 def choose(page: Page, field: str, option: str) -> None:
-    page.click(f"{field} input")
-    page.click(f"ul[role=listbox] >> text={option}")
+    label = page.locator(f"{field} option", has_text=option).first.inner_text()
+    page.select_option(field, label=label)
 
 
 def test_only_fitting_drafts_can_be_chosen_and_the_others_say_why(fake: Served, visitor: Visitor) -> None:
     page = visitor.open(fake.address)
-    page.click("#draft input")
-    options = page.locator("ul[role=listbox] li").all_inner_texts()
-    assert [option.replace("✓", "").strip() for option in options] == ["small-draft", "starter"]
-    page.keyboard.press("Escape")
-    page.click(".hs-pair summary")
-    unfit = page.locator(".hs-pair li").all_inner_texts()
-    assert any("other-vocabulary" in line and "token 17 is 'cat'" in line for line in unfit)
-    assert any("cut-short" in line and "the file is cut short" in line for line in unfit)
+    options = page.locator("#draft option").evaluate_all("nodes => nodes.map(n => [n.text, n.disabled])")
+    assert options == [
+        ["small-draft", False],
+        ["starter", False],
+        ["other-vocabulary: token 17 is 'cat' in one and 'dog' in the other", True],
+    ]
+    assert ["cut-short: the file is cut short", True] in page.locator("#target option").evaluate_all(
+        "nodes => nodes.map(n => [n.text, n.disabled])"
+    )
+    choose(page, "#draft", "starter")
+    ask(page, "Hello")
+    finished(page)
+    assert fake.client.runs[0].load.draft == Path(FakeShelf.path("starter"))
+    expect(page.locator("#preset")).to_have_value("")
 
 
 def test_a_failed_run_says_why_keeps_the_text_and_the_next_one_works(fake: Served, visitor: Visitor) -> None:
@@ -296,7 +303,7 @@ def test_a_reload_finds_the_conversation_and_ends_the_run(fake: Served, visitor:
     ask(page, "First")
     finished(page)
     page.click("#mode label:has-text('Lookup')")
-    expect(page.locator("#draft")).to_have_count(0)
+    expect(page.locator("#draft")).to_be_hidden()
     fake.client.script = Script(WORDS, holds_after=2)
     ask(page, "Second")
     expect(page.locator(".hs-turn:last-child .k-x").first).to_be_visible()
@@ -305,7 +312,7 @@ def test_a_reload_finds_the_conversation_and_ends_the_run(fake: Served, visitor:
     expect(page.locator(".hs-question-text")).to_have_text(["First", "Second"])
     assert fake.client.runs[1].cancelled.wait(5)
     assert output(page).startswith(" word0")
-    expect(page.locator("#mode label.selected")).to_have_text("Lookup")
+    expect(page.locator("#mode :checked")).to_have_value("lookup")
     fake.client.script = Script([" third"])
     ask(page, "Third")
     finished(page)
@@ -465,9 +472,9 @@ def test_the_offer_fetches_cancels_and_then_chooses_the_preset(fake: Served, vis
     page.click("text=Fetch 1.1 GB")
     expect(card.locator("progress")).to_be_visible()
     fake.shelf.let_download_finish.set()
-    expect(page.locator("#preset input")).to_have_value("Coder pair")
-    expect(page.locator("#target input")).to_have_value("coder-big")
-    expect(page.locator("#draft input")).to_have_value("small-draft")
+    expect(page.locator("#preset")).to_have_value("pair")
+    expect(page.locator("#target")).to_have_value(FakeShelf.path("coder-big"))
+    expect(page.locator("#draft")).to_have_value(FakeShelf.path("small-draft"))
     expect(card).to_be_hidden()
     ask(page, "Hello")
     finished(page)
@@ -491,7 +498,7 @@ def test_the_offer_can_be_put_off(fake: Served, visitor: Visitor) -> None:
     ready(page)
     choose(page, "#preset", "Coder pair")
     expect(page.locator(".hs-card")).to_contain_text("Coder pair is not on this machine yet")
-    expect(page.locator("#target input")).to_have_value("starter")
+    expect(page.locator("#target")).to_have_value(FakeShelf.path("starter"))
 
 
 def test_broken_presets_are_named(fake: Served, visitor: Visitor) -> None:

@@ -31,8 +31,7 @@ function follow() {
   const value = props.value || "";
   const first = value.slice(0, value.indexOf("\n") + 1);
   if (first !== head) [head, cursor] = [first, 0];
-  const box = scrollBox();
-  const stuck = box.scrollHeight - box.scrollTop - box.clientHeight < 80;
+  const wasAtEnd = Math.abs(belowView()) < 80;
   for (let end; (end = value.indexOf("\n", cursor)) >= 0; cursor = end + 1) {
     const [kind, ...fields] = JSON.parse(value.slice(cursor, end));
     if (kind in KINDS) current().answer.addToken(kind, ...fields);
@@ -43,12 +42,15 @@ function follow() {
   }
   current()?.answer.flush();
   $(".hs-empty").hidden = turns.length > 0;
-  if (stuck) box.scrollTop = box.scrollHeight;
+  if (wasAtEnd) toEnd();
 }
 
-// On a narrow screen the page itself scrolls.
-const scrollBox = () => (getComputedStyle(scroller).overflowY === "auto" ? scroller : document.scrollingElement);
-
+// How far the end of the conversation lies below what is seen. On a narrow screen the page itself scrolls.
+const scrollsItself = () => getComputedStyle(scroller).overflowY === "auto";
+const belowView = () => scrollsItself()
+  ? scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight
+  : element.getBoundingClientRect().bottom - window.innerHeight;
+const toEnd = () => ((scrollsItself() ? scroller : document.scrollingElement).scrollTop += belowView());
 
 function addTurn(question) {
   const root = make("section", "hs-turn");
@@ -107,7 +109,7 @@ function setBusy(now) {
 function ask(request) {
   if (busy || id === null) return;
   setBusy(true);
-  scrollBox().scrollTop = scrollBox().scrollHeight;
+  toEnd();
   trigger("ask", {tab: id, ...request});
 }
 

@@ -1,4 +1,4 @@
-// Below the choice of models: what the choice is good for, drafts that don't fit and why, and the one download.
+// Below the choice of models: what the choice is good for, what is wrong, and the one download.
 const $ = (selector) => element.querySelector(selector);
 const card = $(".hs-card"), pair = $(".hs-pair");
 const node = (tag, className, text) => {
@@ -10,7 +10,7 @@ const node = (tag, className, text) => {
 const isPutOff = (offer) => offer.dismissable && localStorage.getItem("headstart-put-off") === offer.preset;
 
 function drawCard(offer) {
-  card.hidden = !offer || isPutOff(offer);
+  card.hidden = !offer || offer.state === "done" || isPutOff(offer);
   if (card.hidden) return;
   const fetching = offer.state === "fetching";
   $(".hs-card strong").textContent = offer.title;
@@ -25,22 +25,9 @@ function drawCard(offer) {
   $(".hs-later").hidden = fetching || !offer.dismissable;
 }
 
-function drawPair({summary, unfit, problems}) {
-  const open = pair.querySelector("details")?.open;
+function drawPair({summary, problems}) {
   pair.replaceChildren(node("span", "hs-pair-words", summary ?? ""));
   for (const words of problems ?? []) pair.append(node("p", "hs-problem", words));
-  if (!unfit?.length) return;
-  const box = node("details");
-  box.open = Boolean(open);
-  box.append(node("summary", "", unfit.length === 1 ? "1 file can't be used" : `${unfit.length} files can't be used`));
-  const list = node("ul");
-  for (const [name, reason] of unfit) {
-    const item = node("li");
-    item.append(node("strong", "", name), node("span", "", reason));
-    list.append(item);
-  }
-  box.append(list);
-  pair.append(box);
 }
 
 function draw() {

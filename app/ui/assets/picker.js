@@ -1,0 +1,42 @@
+// Who answers: preset, target, mode, draft. What can't be chosen is listed, disabled, with its reason.
+const selects = [...element.querySelectorAll("select")];
+const modes = element.querySelector(".hs-mode div");
+
+function pick(name, value) {
+  const picks = {...props.value, [name]: value};
+  if (name !== "preset") picks.preset = "";
+  props.value = picks;
+  draw();
+  trigger("picked", {name, picks});
+}
+
+for (const [value, words] of [["draft", "Draft"], ["lookup", "Lookup"], ["plain", "Plain"]]) {
+  const label = document.createElement("label"), radio = document.createElement("input"), span = document.createElement("span");
+  Object.assign(radio, {type: "radio", name: "hs-mode", value});
+  radio.addEventListener("change", () => pick("mode", value));
+  span.textContent = words;
+  label.append(radio, span);
+  modes.append(label);
+}
+for (const select of selects) select.addEventListener("change", () => pick(select.dataset.pick, select.value));
+
+function draw() {
+  const value = props.value || {};
+  for (const select of selects) {
+    const name = select.dataset.pick, options = value.options?.[name] ?? [];
+    const drawn = JSON.stringify(options);
+    if (select.drawn !== drawn) {
+      select.replaceChildren(...options.map(([id, words, problem]) => {
+        const option = new Option(problem ? `${words}: ${problem}` : words, id);
+        option.disabled = Boolean(problem);
+        return option;
+      }));
+      select.drawn = drawn;
+    }
+    select.value = value[name] ?? "";
+  }
+  for (const radio of modes.querySelectorAll("input")) radio.checked = radio.value === value.mode;
+  element.querySelector("#draft-pick").hidden = value.mode !== "draft";
+}
+watch("value", draw);
+draw();

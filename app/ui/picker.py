@@ -1,0 +1,131 @@
+"""Who can answer: presets, targets, the drafts that fit, and the offer to fetch what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from app.core.errors import HeadstartError
+from app.core.settings import Mode
+from app.library.presets import Preset
+from app.ui.figures import seconds, size
+from app.ui.shelf import Download, Shelf
+
+Picks = Mapping[str, Any]  # preset, target, mode, draft; "" where nothing is picked
+Option = tuple[str, str, str]  # value, words, why it can't be chosen or ""
+
+
+@dataclass(frozen=True, slots=True)
+class Picker:
+    """Turns picks into what the page shows of them."""
+
+    shelf: Shelf
+
+    def preset(self, name: str | None) -> Preset | None:
+        """The preset of that name."""
+        return next((preset for preset in self.shelf.presets()[0] if preset.name == name), None)
+
+    def first(self) -> Preset | None:
+        """The preset to begin with: the largest that is all here."""
+        ready = [preset for preset in self.shelf.presets()[0] if not self.shelf.missing(preset)]
+        return max(ready, key=lambda preset: preset.size, default=None)
+
+    def picks_of(self, preset: Preset) -> Picks:
+        """What a preset picks."""
+        draft = preset.draft and str(self.shelf.path_of(preset.draft))
+        target = str(self.shelf.path_of(preset.target))
+        mode = preset.speculation.mode.value
+        return {"preset": preset.name, "target": target, "mode": mode, "draft": draft or ""}
+
+    def shown(self, picks: Picks) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The values of the picker and of the notes. A pick that isn't there any more is replaced."""
+        presets, errors = self.shelf.presets()
+        models = self.shelf.models()
+        targets = [
+            (str(file.path), file.name, "" if file.is_usable else file.problem or f"a {file.kind} file")
+            for file in models
+        ]
+        target = _valid(picks.get("target"), targets)
+        mode = picks.get("mode") or Mode.LOOKUP.value
+        drafts, problem = self._drafts(target) if target and mode == Mode.DRAFT.value else ([], None)
+        draft = _valid(picks.get("draft"), drafts, avoid=target)
+        chosen = self.preset(picks.get("preset"))
+        value = {
+            "preset": chosen.name if chosen else "",
+            "target": target,
+            "mode": mode,
+            "draft": draft,
+            "options": {
+                "preset": [("", "Your own choice", ""), *map(self._preset_option, presets)],
+                "target": targets or [("", "no model yet", "fetch a preset")],
+                "draft": drafts or [("", "none", "no model is here to draft")],
+            },
+        }
+        problems = [str(error) for error in [*errors, *([problem] if problem else [])]]
+        missing = chosen is not None and self.shelf.missing(chosen)
+        return value, {
+            "summary": chosen.summary if chosen else "",
+            "problems": problems,
+            "offer": self.offer(chosen) if chosen and missing else None,
+        }
+
+    def offer(self, preset: Preset) -> dict[str, Any]:
+        """The card that offers to fetch what a preset lacks."""
+        licences = ", ".join(dict.fromkeys(model.licence for model in preset.models))
+        return {
+            "state": "offer",
+            "preset": preset.name,
+            "title": f"{preset.title} is not on this machine yet",
+            "words": f"{preset.summary} Licence: {licences}.",
+            "button": f"Fetch {size(self._to_fetch(preset))}",
+            "dismissable": False,
+        }
+
+    def best_offer(self) -> dict[str, Any] | None:
+        """The offer of the best preset for this machine, unless it is here."""
+        best = self.shelf.best_preset()
+        if best is None or not self.shelf.missing(best):
+            return None
+        title = f"A better pair for this machine: {best.title}"
+        return {**self.offer(best), "title": title, "dismissable": True}
+
+    def _drafts(self, target: str) -> tuple[list[Option], HeadstartError | None]:
+        try:
+            checked = self.shelf.drafts_for(Path(target))
+        except HeadstartError as error:
+            return [], error
+        return [
+            (str(file.path), file.name, "" if check.fits else "; ".join(check.reasons) or "does not fit")
+            for file, check in checked
+        ], None
+
+    def _preset_option(self, preset: Preset) -> Option:
+        to_fetch = self._to_fetch(preset)
+        return preset.name, preset.title + (f" ({size(to_fetch)} to fetch)" if to_fetch else ""), ""
+
+    def _to_fetch(self, preset: Preset) -> int:
+        return sum(model.size for model in self.shelf.missing(preset))
+
+
+def progress_card(download: Download) -> dict[str, Any]:
+    """The card while a download runs."""
+    step = download.progress.step if download.progress else "Starting"
+    left = download.remaining_s
+    words = f"{step}: {size(download.done)} of {size(download.total)}"
+    return {
+        "state": "fetching",
+        "preset": download.preset.name,
+        "title": download.preset.title,
+        "words": words + (f", about {seconds(left)} to go" if left is not None else ""),
+        "fraction": download.done / download.total if download.total else 0,
+    }
+
+
+def _valid(value: str | None, options: list[Option], avoid: str = "") -> str:
+    """The value if it can be chosen, else the first that can, rather not the one to avoid."""
+    possible = [path for path, _, problem in options if not problem]
+    if value in possible:
+        return str(value)
+    return next((path for path in possible if path != avoid), "")

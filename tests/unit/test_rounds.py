@@ -273,7 +273,7 @@ class TestRounds:
         loop = Loop(prompt, ScriptedDecoder(0.8, n_ctx=n_ctx), target, k=k, max_tokens=100)
         room = n_ctx - len(prompt) - 1
         for round_ in loop.run():
-            assert len(round_.draft) <= max(min(k, room), 0)
+            assert len(round_.draft) == max(min(k, room), 0)
             room -= len(round_.output)
         # The last token needs no place of its own: it is never decoded.
         assert len(loop.output) == short_of_full + 1
@@ -376,6 +376,12 @@ class TestModelDrafter:
         # Its cache is filled to the last place: the bonus token may be the first it cannot hold.
         drafted_up_to = 3 + sum(len(round_.output) for round_ in done if round_.draft)
         assert 20 <= drafted_up_to <= 22
+
+    @pytest.mark.parametrize(("n_committed", "n_drafted"), [(16, 4), (17, 4), (18, 3), (20, 1), (21, 0)])
+    def test_its_context_is_used_to_the_last_place(self, n_committed: int, n_drafted: int) -> None:
+        draft = ScriptedDecoder(n_ctx=20)
+        committed = [token % N_VOCAB for token in range(n_committed)]
+        assert len(model_drafter(draft).propose(committed, 4).ids) == n_drafted
 
     def test_a_prompt_beyond_its_context_is_never_fed(self) -> None:
         draft = ScriptedDecoder(n_ctx=8)

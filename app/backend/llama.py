@@ -212,9 +212,9 @@ class Model:
 
 
 def _quantization(file_type: int) -> str:
-    """A file type as people write it: Q4_K_M rather than llama.cpp's "Q4_K - Medium"."""
+    """A file type as people write it: Q4_K_M and F32 for llama.cpp's "Q4_K - Medium" and "all F32"."""
     name = llama_cpp.llama_ftype_name(file_type)
-    text = name.decode() if name else "unknown"
+    text = name.decode().removeprefix("all ") if name else "unknown"
     for word in ("Small", "Medium", "Large"):
         text = text.replace(f" - {word}", f"_{word[0]}")
     return text

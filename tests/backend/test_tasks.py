@@ -1,0 +1,168 @@
+"""One-shot jobs in processes of their own: results, errors, crashes, cancelling."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from app.core.errors import Cancelled, HeadstartError, UsageError
+from app.core.models import ModelFacts, PairCheck
+from app.core.paths import PROJECT
+from app.core.pins import pinned
+from app.worker import tasks
+
+SMOL = ModelFacts(
+    kind="model",
+    architecture="llama",
+    name="Smollm2 135M 8k Lc100K Mix1 Ep2",
+    parameters=134_515_008,
+    quantization="Q4_1",
+    n_ctx_train=8192,
+    n_vocab=49152,
+    vocab_type="BPE",
+    n_layer=30,
+    has_chat_template=True,
+    licence="apache-2.0",
+)
+
+
+@pytest.fixture
+def broken_llama_cpp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "llama_cpp").mkdir()
+    (tmp_path / "llama_cpp" / "__init__.py").write_text("raise RuntimeError('no libllama.so here')")
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def no_child_is_left() -> bool:
+    return not [child for child in multiprocessing.active_children() if child.name.startswith("SpawnProcess")]
+
+
+def test_each_file_is_described_or_refused(
+    starter_model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    whole = tmp_path / "modèles d'été" / "模型 ü.gguf"
+    whole.parent.mkdir()
+    whole.symlink_to(starter_model)
+    page, cut, missing = (tmp_path / name for name in ("page.gguf", "cut.gguf", "missing.gguf"))
+    page.write_text("<!doctype html>")
+    cut.write_bytes(starter_model.read_bytes()[:100_000])
+    paths = [page, starter_model, cut, whole, missing]
+    told: list[tuple[Path, ModelFacts | str]] = []
+    results = tasks.inspect_models(paths, lambda path, result: told.append((path, result)))
+    assert results[starter_model] == results[whole] == SMOL
+    for path in (page, cut, missing):
+        reason = results[path]
+        assert isinstance(reason, str)
+        assert path.name in reason
+    assert told == [(path, results[path]) for path in paths]
+    assert capfd.readouterr() == ("", "")
+    assert tasks.inspect_models([]) == {}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a FIFO")
+def test_a_file_on_which_the_reader_dies_is_named_and_the_rest_is_read(
+    starter_model: Path, tmp_path: Path
+) -> None:
+    endless = tmp_path / "endless.gguf"
+    os.mkfifo(endless)  # whoever opens it waits for a writer that never comes
+    page = tmp_path / "page.gguf"
+    page.write_text("<!doctype html>")
+
+    def kill_the_reader(path: Path, result: ModelFacts | str) -> None:
+        if path == starter_model:
+            for child in multiprocessing.active_children():
+                child.kill()
+
+    results = tasks.inspect_models([starter_model, endless, page], kill_the_reader)
+    assert results[starter_model] == SMOL
+    assert results[endless] == "the file makes llama.cpp's reader crash"
+    assert "page.gguf" in str(results[page])
+
+
+def test_a_llama_cpp_that_does_not_load_is_no_fault_of_the_files(
+    broken_llama_cpp: None, starter_model: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for call in (
+        lambda: tasks.inspect_models([starter_model]),
+        lambda: tasks.check_drafts(starter_model, [starter_model]),
+        tasks.llama_cpp_facts,
+    ):
+        with pytest.raises(HeadstartError, match=r"no libllama\.so here") as failure:
+            call()
+        assert "doctor" in failure.value.remedy
+    assert capfd.readouterr() == ("", "")
+
+
+def test_drafts_are_checked_against_a_target(
+    starter_model: Path, coder_target: Path, coder_draft: Path, tmp_path: Path
+) -> None:
+    missing = tmp_path / "missing.gguf"
+    checks = tasks.check_drafts(coder_target, [coder_draft, starter_model, missing, coder_target])
+    assert list(checks) == [coder_draft, starter_model, missing, coder_target]
+    assert checks[coder_draft] == checks[coder_target] == PairCheck(True)
+    assert not checks[starter_model].fits
+    assert "49152" in " ".join(checks[starter_model].reasons)
+    assert not checks[missing].fits
+    assert "missing.gguf" in checks[missing].reasons[0]
+    assert tasks.check_pair(starter_model, starter_model) == PairCheck(True)
+
+
+def test_a_target_that_cannot_be_read_is_an_error(starter_model: Path, tmp_path: Path) -> None:
+    with pytest.raises(HeadstartError, match=r"missing\.gguf"):
+        tasks.check_pair(tmp_path / "missing.gguf", starter_model)
+
+
+def test_the_build_in_use_is_the_pinned_one_and_sees_this_processor() -> None:
+    facts = tasks.llama_cpp_facts()
+    assert f"llama-cpp-python=={facts.version}" in pinned((PROJECT / "pyproject.toml").read_text("utf-8"))
+    processors = [device for device in facts.devices if device.kind == "cpu"]
+    assert processors
+    assert processors[0].memory_total >= processors[0].memory_free > 0
+    assert "CPU" in facts.features
+
+
+def test_a_copy_of_another_type(starter_model: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "kopie für später.gguf"
+    told: list[tuple[int, int]] = []
+    tasks.requantize(
+        starter_model, copy, "Q8_0", lambda done, total: told.append((done, total)), lambda: False
+    )
+    assert told == sorted(told)
+    assert told[0][0] == 1
+    assert told[-1][0] == told[-1][1] == len({done for done, _ in told})
+    facts = tasks.inspect_models([copy])[copy]
+    assert isinstance(facts, ModelFacts)
+    assert (facts.quantization, facts.parameters) == ("Q8_0", SMOL.parameters)
+    assert tasks.check_pair(starter_model, copy) == PairCheck(True)
+
+
+def test_a_copy_is_cancelled_while_tensors_come_fast(starter_model: Path, tmp_path: Path) -> None:
+    cancel = threading.Event()
+    told: list[int] = []
+
+    def count(done: int, total: int) -> None:
+        told.append(done)
+        cancel.set()
+
+    with pytest.raises(Cancelled):
+        tasks.requantize(starter_model, tmp_path / "copy.gguf", "F16", count, cancel.is_set)
+    assert told == [1]
+    assert no_child_is_left()
+
+
+def test_a_copy_that_cannot_be_made_says_why(starter_model: Path, tmp_path: Path) -> None:
+    def copy(source: Path, destination: Path, file_type: str) -> None:
+        tasks.requantize(source, destination, file_type, lambda done, total: None, lambda: False)
+
+    with pytest.raises(UsageError, match=r"Q9_Z.*F16"):
+        copy(starter_model, tmp_path / "copy.gguf", "Q9_Z")
+    with pytest.raises(HeadstartError, match=r"none\.gguf"):
+        copy(tmp_path / "none.gguf", tmp_path / "copy.gguf", "F16")
+    with pytest.raises(HeadstartError, match="F16"):
+        copy(starter_model, tmp_path / "no folder" / "copy.gguf", "F16")
+    assert no_child_is_left()

@@ -53,6 +53,8 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--system", help="a system prompt")
     parser.add_argument("--raw", action="store_true", help="no chat template; special tokens are parsed")
     add_run_arguments(parser)
+    modes = [mode.value for mode in Mode]
+    parser.add_argument("--mode", choices=modes, help="default: draft with --draft, else plain")
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     output.add_argument("--events", action="store_true", help="print a JSON event a line as it happens")
@@ -61,10 +63,8 @@ def add_parser(subparsers: Subparsers) -> None:
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags that say how to answer, with the defaults of core.settings."""
     speculation, sampling, load = SpeculationSettings(), SamplingSettings(), LoadSettings(Path())
-    modes = [mode.value for mode in Mode]
     group = parser.add_argument_group("speculation")
     group.add_argument("--draft", help="the draft model, as --target")
-    group.add_argument("--mode", choices=modes, help="default: draft with --draft, else plain")
     group.add_argument("--n-draft", type=int, default=speculation.n_draft, help="tokens proposed a round")
     group.add_argument(
         "--p-min", type=float, default=speculation.p_min, help="stop drafting below this probability"

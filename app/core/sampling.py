@@ -93,7 +93,7 @@ def penalise(logits: Logits, settings: SamplingSettings, history: Sequence[int])
     return penalised
 
 
-def _largest(logits: Logits, count: int) -> NDArray[np.int64]:
+def largest(logits: Logits, count: int) -> NDArray[np.int64]:
     """Ids of the ``count`` largest logits, ascending; the lower id wins a tie."""
     reach, top = _FIRST_REACH, logits.max()
     candidates = np.flatnonzero(logits >= top - reach)
@@ -110,7 +110,7 @@ def _nucleus(logits: Logits, top_p: float) -> NDArray[np.int64]:
     needed = top_p * weights.sum()
     count = 64
     while True:
-        ids = _largest(logits, min(count, len(logits)))
+        ids = largest(logits, min(count, len(logits)))
         order = np.argsort(-weights[ids], kind="stable")
         mass = np.cumsum(weights[ids][order])
         if mass[-1] >= needed or len(ids) == len(logits):
@@ -122,7 +122,7 @@ def _nucleus(logits: Logits, top_p: float) -> NDArray[np.int64]:
 def transform(logits: Logits, settings: SamplingSettings, history: Sequence[int]) -> Distribution:
     """Penalties, top-k, top-p, min-p and temperature, in that order; temperature must be above 0."""
     row = penalise(logits, settings, history)
-    ids = np.arange(len(row)) if not 0 < settings.top_k < len(row) else _largest(row, settings.top_k)
+    ids = np.arange(len(row)) if not 0 < settings.top_k < len(row) else largest(row, settings.top_k)
     if settings.top_p < 1:
         ids = ids[_nucleus(row[ids], settings.top_p)]
     if settings.min_p > 0:

@@ -134,6 +134,7 @@ class Request:
     """One answer to make: a conversation ending in a user's turn, or a raw prompt.
 
     With ``raw`` the only message's content is the prompt itself: no chat template, special tokens parsed.
+    With ``fresh`` nothing that the caches hold is reused.
     """
 
     messages: tuple[ChatMessage, ...]
@@ -142,7 +143,23 @@ class Request:
     stop: tuple[str, ...] = ()
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     speculation: SpeculationSettings = field(default_factory=SpeculationSettings)
+    fresh: bool = False
 
     def __post_init__(self) -> None:
         _require(self.max_tokens >= 1, f"max_tokens {self.max_tokens} must be at least 1")
         _require(all(self.stop), "a stop string must not be empty")
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """A question to the target alone: what does it rank first after ``prompt_ids + output_ids``?
+
+    The output ids are decoded one a pass from an empty cache, as plain decoding would.
+    """
+
+    prompt_ids: tuple[int, ...]
+    output_ids: tuple[int, ...]
+    sampling: SamplingSettings  # its penalties apply
+
+    def __post_init__(self) -> None:
+        _require(bool(self.prompt_ids), "the prompt is empty; there is nothing to score")

@@ -73,6 +73,9 @@ class Answer:
         self._texts: list[str] = []
         self._released = 0  # output tokens already yielded
         self._stopped = False
+        if request.fresh:
+            for decoder in filter(None, (target, draft)):
+                decoder.rewind(0)
         self.cached_tokens = _common_prefix(target.ids, prompt_ids[:-1])
         self._stats = StatsRecorder(clock, len(prompt_ids), self.cached_tokens, clock())
 

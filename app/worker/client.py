@@ -16,10 +16,10 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from app.core.settings import LoadSettings, Request
+from app.core.settings import LoadSettings, Request, Scoring
 from app.core.stats import Stats
 from app.worker.child import prepare, reason_of_death
-from app.worker.messages import Failed, Finished, Message, Waiting
+from app.worker.messages import Failed, Finished, Last, Message, Waiting
 
 _spawn = multiprocessing.get_context("spawn")
 _LOG_LINES = 200
@@ -29,7 +29,7 @@ _NOTHING = Finished((), (), "", "cancelled", Stats(), None)
 class Run:
     """One answer on its way; its messages come in the order of worker.messages."""
 
-    def __init__(self, client: WorkerClient, load: LoadSettings, request: Request) -> None:
+    def __init__(self, client: WorkerClient, load: LoadSettings, request: Request | Scoring) -> None:
         self.load = load
         self.request = request
         self.messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
@@ -39,7 +39,7 @@ class Run:
     def batches(self, timeout: float) -> Iterator[list[Message]]:
         """What has arrived, waiting at most ``timeout`` seconds for the first message of a batch.
 
-        Yields an empty list when nothing came, and ends after the batch that has Finished or Failed.
+        Yields an empty list when nothing came, and ends after the batch that has Finished, Failed or Scored.
         """
         while True:
             batch: list[Message] = []
@@ -50,7 +50,7 @@ class Run:
             except queue.Empty:
                 pass
             yield batch
-            if batch and isinstance(batch[-1], Finished | Failed):
+            if batch and isinstance(batch[-1], Last):
                 return
 
     def cancel(self) -> None:
@@ -83,8 +83,8 @@ class WorkerClient:
         child = self._child
         return child.pid if child is not None and child.is_alive() else None
 
-    def submit(self, load: LoadSettings, request: Request) -> Run:
-        """Queue an answer and return at once. A closed client cancels it."""
+    def submit(self, load: LoadSettings, request: Request | Scoring) -> Run:
+        """Queue an answer or a scoring and return at once. A closed client cancels it."""
         run = Run(self, load, request)
         with self._lock:
             if self._closing:
@@ -160,7 +160,7 @@ class WorkerClient:
                 run.ahead = ahead
                 run.messages.put(Waiting(ahead))
 
-    def _serve(self, run: Run) -> Finished | Failed:
+    def _serve(self, run: Run) -> Last:
         """Pass a run's messages on and return its last one."""
         try:
             with self._lock:
@@ -171,7 +171,7 @@ class WorkerClient:
             while True:
                 message: Message
                 for message in connection.recv():
-                    if isinstance(message, Finished | Failed):
+                    if isinstance(message, Last):
                         return message
                     run.messages.put(message)
         except (EOFError, OSError) as error:

@@ -84,4 +84,13 @@ class Failed:
     usage: bool = False  # a wrong argument rather than a failure
 
 
-Message = Waiting | Loading | Prefilling | Started | RoundDone | Finished | Failed
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """The answer to a Scoring: the target's two largest logits after penalties and their ids."""
+
+    ids: tuple[int, ...]
+    logits: tuple[float, ...]
+
+
+Last = Finished | Failed | Scored
+Message = Waiting | Loading | Prefilling | Started | RoundDone | Last

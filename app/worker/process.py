@@ -15,11 +15,22 @@ from multiprocessing.connection import Connection
 from app.backend.llama import CancelFlag
 from app.core.conversation import fit
 from app.core.errors import Cancelled, HeadstartError, UsageError
-from app.core.settings import LoadSettings, Request
+from app.core.settings import LoadSettings, Request, Scoring
 from app.core.stats import Stats
 from app.engine.generate import Answer, Vocabulary
+from app.engine.score import top_two
 from app.worker.loaded import LoadedPair
-from app.worker.messages import Failed, Finished, Loading, Message, Prefilling, RoundDone, Started
+from app.worker.messages import (
+    Failed,
+    Finished,
+    Last,
+    Loading,
+    Message,
+    Prefilling,
+    RoundDone,
+    Scored,
+    Started,
+)
 
 Send = Callable[[Message], None]
 # A small model makes 200 rounds a second; a message each would wake the parent on a core that decodes.
@@ -55,10 +66,12 @@ class _Outbox:
             self._sent_at = now
 
 
-def _answer(pair: LoadedPair, load: LoadSettings, request: Request, send: Send) -> Finished | Failed:
+def _answer(pair: LoadedPair, load: LoadSettings, request: Request | Scoring, send: Send) -> Last:
     """Load what is missing, make the answer, send its messages, and return the last one."""
     try:
         pair.change_to(load, lambda *loading: send(Loading(*loading)))
+        if isinstance(request, Scoring):
+            return Scored(*top_two(pair.target.context, request))
         return _generate(pair, request, send)
     except Cancelled:
         return Finished((), (), "", "cancelled", Stats(), None)

@@ -19,7 +19,7 @@ ALLOWED = {
     "engine": {"core"},
     "worker": {"core", "engine", "backend"},
     "library": {"core", "worker"},
-    "compare": {"core", "worker", "library"},
+    "compare": {"core", "worker", "library", "doctor", "generate"},
     "ui": {"core", "worker", "library", "compare"},
     "doctor": {"core", "worker"},
     "generate": {"core", "worker", "library"},

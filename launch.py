@@ -280,44 +280,44 @@ def follow(
 ) -> int:
     """Run a command in a process group of its own and hand on its lines; returns its exit status.
 
-    ``on_tick`` is called with the seconds so far at least once a second. Whatever ends this ends all of it.
+    It writes into the log rather than a pipe, so it can finish should this process be killed. ``on_tick`` is
+    called with the seconds so far a few times a second. Whatever else ends this ends all of it.
     """
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-        errors="replace",
-        start_new_session=not WINDOWS,
-        close_fds=False,  # hands on the lock of the set-up, see there
-        cwd=PROJECT,
-        env=clean_env(PYTHONIOENCODING="utf-8", **env),
-    )
-    lines: queue.Queue[str | None] = queue.Queue()
+    LOG.parent.mkdir(exist_ok=True)
+    with LOG.open("a", encoding="utf-8") as log, LOG.open(encoding="utf-8", errors="replace") as written:
+        print(f"$ {shlex.join(command)}", file=log, flush=True)
+        written.seek(0, os.SEEK_END)
+        started = time.monotonic()
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=not WINDOWS,
+            close_fds=False,  # hands on the lock of the set-up, see there
+            cwd=PROJECT,
+            env=clean_env(PYTHONIOENCODING="utf-8", **env),
+        )
+        rest = ""
+        try:
+            ended = False
+            while not ended:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=0.2)
+                    ended = True
+                *lines, rest = (rest + written.read()).split("\n")
+                for line in lines:
+                    on_line(line.rstrip())
+                on_tick(time.monotonic() - started)
+        except BaseException:
+            end_all(process)
+            raise
+        if rest:
+            on_line(rest)
+        return process.returncode
 
-    def read() -> None:
-        assert process.stdout
-        for line in process.stdout:
-            lines.put(line.rstrip())
-        lines.put(None)
 
-    threading.Thread(target=read, daemon=True).start()
-    started = time.monotonic()
-    try:
-        while True:
-            with contextlib.suppress(queue.Empty):
-                line = lines.get(timeout=1)
-                if line is None:
-                    return process.wait()
-                on_line(line)
-            on_tick(time.monotonic() - started)
-    except BaseException:
-        end_all(process)
-        raise
-
-
-def end_all(process: subprocess.Popen[str]) -> None:
+def end_all(process: subprocess.Popen[bytes]) -> None:
     """End a process and what it started."""
     if sys.platform == "win32":
         _output(["taskkill", "/T", "/F", "/PID", str(process.pid)])
@@ -548,7 +548,6 @@ class Setup:
         command = [str(VENV_PYTHON), "-m", "app.backend.selfcheck", *(["--gpu"] if plan.gpu else [])]
         self._console.begin("Checking that llama.cpp runs here (a few seconds)")
         status = follow(command, lines.append)
-        append_log(command, lines)
         if status == 0:
             return ""
         crashed = status < 0 or status > 255  # a signal, or an exception code of Windows
@@ -592,15 +591,8 @@ class Setup:
         command = [str(VENV_PYTHON), "-m", "pip", "--disable-pip-version-check", "install", "--no-input"]
         command += ["--retries", "2", *arguments]
         status = follow(command, on_line, on_tick, PIP_USER="0", **env)
-        append_log(command, lines)
         self._note(installing=None)
         return pip_failure(lines) if status else ""
-
-
-def append_log(command: Sequence[str], lines: Sequence[str]) -> None:
-    """Keep the output of a step for whoever must find out why it failed."""
-    with LOG.open("a", encoding="utf-8") as log:
-        log.write("\n".join([f"$ {' '.join(command)}", *lines, ""]))
 
 
 def pip_failure(lines: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ from app.ui.components import scripted
 from app.ui.conversation import Conversation, Conversations
 from app.ui.examples import EXAMPLES
 from app.ui.figures import DASH, FigureKeeper
-from app.ui.picker import Picker, Picks, progress_card
+from app.ui.picker import Offer, Picker, Picks, progress_card
 from app.ui.shelf import Shelf
 
 QUIET = {"show_progress": "hidden", "concurrency_limit": None, "api_visibility": "private"}
@@ -39,6 +39,7 @@ class GenerateTab:
     def _build(self) -> None:
         self.tab_id = gr.State("")
         self.picker = scripted("picker.html", ["picker.js"], value={}, elem_id="setup")
+        self.offer = scripted("offer.html", ["offer.js"], elem_id="offer")
         self.notes = scripted("notes.html", ["notes.js"], value={}, elem_id="notes")
         with gr.Row(elem_id="main"):
             self.chat = scripted(
@@ -59,19 +60,19 @@ class GenerateTab:
 
     def _wire(self) -> None:
         asked_with = [self.picker, *self.fields.values()]
-        chosen = [self.picker, self.notes, *self.fields.values()]
+        chosen = [self.picker, self.notes, self.offer, *self.fields.values()]
         self.chat.opened(self._open, None, [self.tab_id, self.chat, self.figures], **QUIET).then(
-            self._offer_choices, self.tab_id, chosen, **QUIET
-        ).then(self._offer_best, self.notes, self.notes, **QUIET)
+            self._offer_choices, [self.tab_id, self.offer], chosen, **QUIET
+        ).then(self._offer_best, self.offer, self.offer, **QUIET)
         shown = [self.chat, self.figures]
         self.chat.ask(self._ask, asked_with, shown, trigger_mode="multiple", **QUIET)
         self.chat.halt(self._halt, None, None, trigger_mode="multiple", **QUIET)
         self.chat.renew(self._renew, None, shown, **QUIET)
-        self.picker.picked(self._picked, None, chosen, trigger_mode="always_last", **QUIET)
-        self.notes.fetch(self._fetch, self.notes, self.notes, **QUIET).then(
-            self._after_fetch, self.notes, chosen, **QUIET
+        self.picker.picked(self._picked, self.offer, chosen, trigger_mode="always_last", **QUIET)
+        self.offer.fetch(self._fetch, None, self.offer, **QUIET).then(
+            self._after_fetch, self.offer, chosen, **QUIET
         )
-        self.notes.give_up(self._give_up, None, None, **QUIET)
+        self.offer.give_up(self._give_up, None, None, **QUIET)
         gr.on(
             [part.change for part in asked_with],
             self._remember,
@@ -120,61 +121,58 @@ class GenerateTab:
 
     # ---- who answers --------------------------------------------------------------------------------------
 
-    def _offer_choices(self, tab_id: str) -> list[Any]:
+    def _offer_choices(self, tab_id: str, offer: Offer) -> list[Any]:
         """The state of a page that has just been opened: what was set before, or a preset that is here."""
         kept = self._conversations.get(tab_id).settings
         first = None if kept else self._picker.first()
         if first is not None:
-            return self._choose(first)
-        return self._updates(kept.get("picks", {}), kept)
+            return self._choose(first, offer)
+        return self._updates(kept.get("picks", {}), kept, offer)
 
-    def _picked(self, event: gr.EventData) -> list[Any]:
+    def _picked(self, event: gr.EventData, offer: Offer) -> list[Any]:
         picks: dict[str, Any] = event._data["picks"]
         preset = self._picker.preset(picks["preset"])
         if event._data["name"] == "preset" and preset is not None and not self._shelf.missing(preset):
-            return self._choose(preset)
-        return self._updates(picks, {})
+            return self._choose(preset, offer)
+        return self._updates(picks, {}, offer)
 
-    def _choose(self, preset: Preset) -> list[Any]:
-        return self._updates(self._picker.picks_of(preset), settings_panel.of_preset(preset))
+    def _choose(self, preset: Preset, offer: Offer) -> list[Any]:
+        return self._updates(self._picker.picks_of(preset), settings_panel.of_preset(preset), offer)
 
-    def _updates(self, picks: Picks, values: dict[str, Any]) -> list[Any]:
-        """Of the picker, the notes and every field; fields that ``values`` leaves out keep their value."""
-        value, notes = self._picker.shown(picks)
+    def _updates(self, picks: Picks, values: dict[str, Any], offer: Offer) -> list[Any]:
+        """Of picker, notes, offer and every field; fields that ``values`` leaves out keep their value."""
+        value, notes, offer = self._picker.shown(picks, offer)
         mode = value["mode"]
         fields = []
         for name in self.fields:
             update = {"visible": mode in settings_panel.ONLY_IN.get(name, (mode,))}
             fields.append(gr.update(**update, **({"value": values[name]} if name in values else {})))
-        return [value, notes, *fields]
+        return [value, notes, offer, *fields]
 
     # ---- fetching -----------------------------------------------------------------------------------------
 
-    def _offer_best(self, notes: dict[str, Any]) -> dict[str, Any]:
-        return {**notes, "offer": notes.get("offer") or self._picker.best_offer()}
+    def _offer_best(self, offer: Offer) -> Any:
+        return gr.skip() if offer else self._picker.best_offer()
 
-    def _fetch(self, event: gr.EventData, notes: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def _fetch(self, event: gr.EventData) -> Iterator[dict[str, Any]]:
         preset = self._picker.preset(event.preset)
         if preset is None:
             return
         download = self._shelf.download(preset)
         while not download.is_over:
-            yield {**notes, "offer": progress_card(download)}
+            yield progress_card(download)
             time.sleep(0.4)
         if download.error:
             failed = {"state": "failed", "words": f"{download.error}.", "button": "Try again"}
-            yield {**notes, "offer": {**self._picker.offer(preset), **failed}}
+            yield {**self._picker.offer(preset), **failed}
         elif download.cancelled:
-            yield {**notes, "offer": self._picker.offer(preset)}
+            yield self._picker.offer(preset)
         else:
-            yield {**notes, "offer": {"state": "done", "preset": preset.name}}
+            yield {"state": "done", "preset": preset.name}
 
-    def _after_fetch(self, notes: dict[str, Any]) -> list[Any]:
-        offer = notes.get("offer") or {}
-        preset = self._picker.preset(offer.get("preset"))
-        if offer.get("state") != "done" or preset is None:
-            return [gr.skip()] * (len(self.fields) + 2)
-        return self._choose(preset)
+    def _after_fetch(self, offer: Offer) -> list[Any]:
+        preset = self._picker.preset(offer["preset"]) if offer and offer["state"] == "done" else None
+        return self._choose(preset, None) if preset else [gr.skip()] * (len(self.fields) + 3)
 
     def _give_up(self, event: gr.EventData) -> None:
         preset = self._picker.preset(event.preset)

@@ -14,6 +14,7 @@ from app.ui.figures import seconds, size
 from app.ui.shelf import Download, Shelf
 
 Picks = Mapping[str, Any]  # preset, target, mode, draft; "" where nothing is picked
+Offer = dict[str, Any] | None  # what the card shows
 Option = tuple[str, str, str]  # value, words, why it can't be chosen or ""
 
 
@@ -39,8 +40,11 @@ class Picker:
         mode = preset.speculation.mode.value
         return {"preset": preset.name, "target": target, "mode": mode, "draft": draft or ""}
 
-    def shown(self, picks: Picks) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The values of the picker and of the notes. A pick that isn't there any more is replaced."""
+    def shown(self, picks: Picks, offer: Offer) -> tuple[dict[str, Any], dict[str, Any], Offer]:
+        """The values of picker, notes and offer, after the ``offer`` that is shown now.
+
+        A pick that isn't there any more is replaced.
+        """
         presets, errors = self.shelf.presets()
         models = self.shelf.models()
         targets = [
@@ -64,12 +68,12 @@ class Picker:
             },
         }
         problems = [str(error) for error in [*errors, *([problem] if problem else [])]]
-        missing = chosen is not None and self.shelf.missing(chosen)
-        return value, {
-            "summary": chosen.summary if chosen else "",
-            "problems": problems,
-            "offer": self.offer(chosen) if chosen and missing else None,
-        }
+        notes = {"summary": chosen.summary if chosen else "", "problems": problems}
+        if offer is None or offer["state"] != "fetching":
+            is_missing = chosen is not None and bool(self.shelf.missing(chosen))
+            stays = offer is not None and offer.get("dismissable")
+            offer = self.offer(chosen) if chosen and is_missing else offer if stays else None
+        return value, notes, offer
 
     def offer(self, preset: Preset) -> dict[str, Any]:
         """The card that offers to fetch what a preset lacks."""
@@ -83,7 +87,7 @@ class Picker:
             "dismissable": False,
         }
 
-    def best_offer(self) -> dict[str, Any] | None:
+    def best_offer(self) -> Offer:
         """The offer of the best preset for this machine, unless it is here."""
         best = self.shelf.best_preset()
         if best is None or not self.shelf.missing(best):

@@ -108,20 +108,20 @@ def build_plans(machine: Machine, backend: str = "auto") -> list[Plan]:
     if backend == "cuda" or (auto and machine.cuda):
         plans += [_cuda_wheel(tag) for tag in _fitting_cuda(machine)]
         if machine.nvcc:
-            plans.append(Plan("CUDA, from source", gpu=True, cmake="-DGGML_CUDA=on"))
+            plans.append(Plan("CUDA build", gpu=True, cmake="-DGGML_CUDA=on"))
     if backend == "vulkan":
         if kind in VULKAN_WHEELS:
             plans.append(Plan("Vulkan wheel", gpu=True, index="vulkan"))
-        plans.append(Plan("Vulkan, from source", gpu=True, cmake="-DGGML_VULKAN=on"))
+        plans.append(Plan("Vulkan build", gpu=True, cmake="-DGGML_VULKAN=on"))
     if backend == "metal" or (auto and kind in METAL_WHEELS):
         if kind in METAL_WHEELS:
             plans.append(Plan("Metal wheel", gpu=True, index="metal"))
         if machine.system == "Darwin":
-            plans.append(Plan("Metal, from source", gpu=True, cmake="-DGGML_METAL=on"))
+            plans.append(Plan("Metal build", gpu=True, cmake="-DGGML_METAL=on"))
     if backend == "cpu" or auto:
         if kind in CPU_WHEELS:
             plans.append(Plan("CPU wheel", index="cpu"))
-        plans.append(Plan("CPU, from source"))
+        plans.append(Plan("CPU build"))
     return plans
 
 
@@ -471,25 +471,21 @@ class Setup:
                 f"the {backend} build of llama.cpp does not run on this machine; use --backend auto"
             )
         self._note(llama=None, backend=None)
-        version = llama_pin().partition("==")[2]
         reachable = True
-        reasons: list[str] = []
         for plan in plans:
+            reason = ""
             if plan.index:
-                offers = index_offers(plan.index, version) if reachable else None
+                offers = index_offers(plan.index, llama_pin().partition("==")[2]) if reachable else None
                 reachable = reachable and offers is not None
                 if not offers:
-                    reason = "does not have this version" if reachable else "does not answer"
-                    reasons.append(f"{plan.name}: its index {reason}")
-                    self._console.say(f"Skipping the {plan.name} of llama.cpp: its index {reason}")
-                    continue
-            if reason := self._try_plan(plan):
-                reasons.append(f"{plan.name}: {reason}")
-                self._console.say(f"The {plan.name} of llama.cpp is no use here: {reason}")
-                continue
-            self._note(llama=llama_pin(), backend=backend, build=plan.name)
-            return
-        raise SetupError(f"llama.cpp could not be installed; {reasons[-1]}")
+                    reason = "its index " + ("does not have this version" if reachable else "does not answer")
+            reason = reason or self._try_plan(plan)
+            if not reason:
+                self._note(llama=llama_pin(), backend=backend, build=plan.name)
+                return
+            if plan is plans[-1]:
+                raise SetupError(f"llama.cpp could not be installed ({plan.name}): {reason}")
+            self._console.say(f"Not the {plan.name} of llama.cpp: {reason}")
 
     def _try_plan(self, plan: Plan) -> str:
         """Install llama.cpp this way and prove it; returns why not, or nothing."""
@@ -506,7 +502,7 @@ class Setup:
             return reason
         reason = self._prove(plan)
         if reason and not plan.index and not plan.gpu:
-            self._console.say(f"The build of llama.cpp in pip's cache is no use here: {reason}")
+            self._console.say(f"Not the build of llama.cpp in pip's cache: {reason}")
             reason = self._build(plan, fresh=True) or self._prove(plan)
         return reason
 
@@ -522,7 +518,7 @@ class Setup:
             if fresh or self._pip([*pip, "--only-binary", ":all:"]):
                 return f"no C++ compiler was found; {compiler_remedy(platform.system(), os_release)}"
             return ""
-        self._console.begin(f"Building llama.cpp ({plan.name}; 2 to 10 minutes, once)")
+        self._console.begin(f"Building llama.cpp from its source ({plan.name}, once, 2 to 10 minutes)")
         # The multimodal part is a quarter of the work and nothing here uses it.
         cmake = " ".join(filter(None, [os.environ.get("CMAKE_ARGS"), "-DLLAVA_BUILD=OFF", plan.cmake]))
         return self._pip(["--verbose", *pip], CMAKE_ARGS=cmake)
@@ -611,8 +607,10 @@ def pip_failure(lines: Sequence[str]) -> str:
         return f"the package index cannot be reached{what}; connect to the network, then start again"
     if missing:
         return f"no package index offers {missing[1]} for this Python ({platform.python_version()})"
-    errors = [line.strip() for line in lines if re.search(r"\berror\b", line, re.IGNORECASE)]
-    return f"{(errors or lines or ['pip said nothing'])[-1]} (all of it is in {LOG})"
+    # The first error is the cause; what follows is pip saying so again. CMake's goes on in the next lines.
+    cause = re.search(r"CMake Error[^\n]*:\s*[^\n]+|[^\n]*\berror: (?!subprocess)[^\n]+|ERROR: [^\n]+", text)
+    said = re.sub(r"\s+", " ", cause[0]).strip() if cause else (lines or ["pip said nothing"])[-1]
+    return f"{said} (all of it is in {LOG})"
 
 
 def no_venv_remedy() -> str:
@@ -768,6 +766,7 @@ def start_page(options: argparse.Namespace, rest: Sequence[str]) -> int:
         open_page(held, browser)
         return 0
     arguments = ["gui", "--port", str(choose_port(options.port)), *rest]
+    print("Starting the page (a few seconds)", flush=True)
     with held:
         return run_module("app", arguments if browser else [*arguments, "--no-browser"])
 

@@ -60,18 +60,18 @@ def test_llama_cpp_is_set_apart_from_the_other_packages() -> None:
 @pytest.mark.parametrize(
     ("machine", "backend", "names"),
     [
-        (LINUX, "auto", ["CPU wheel", "CPU, from source"]),
-        (Machine("Linux", "aarch64"), "auto", ["CPU wheel", "CPU, from source"]),
-        (Machine("Linux", "ppc64le"), "auto", ["CPU, from source"]),
-        (Machine("Windows", "AMD64"), "auto", ["CPU wheel", "CPU, from source"]),
-        (Machine("Windows", "ARM64"), "auto", ["CPU, from source"]),
-        (Machine("Darwin", "x86_64"), "auto", ["CPU, from source"]),
+        (LINUX, "auto", ["CPU wheel", "CPU build"]),
+        (Machine("Linux", "aarch64"), "auto", ["CPU wheel", "CPU build"]),
+        (Machine("Linux", "ppc64le"), "auto", ["CPU build"]),
+        (Machine("Windows", "AMD64"), "auto", ["CPU wheel", "CPU build"]),
+        (Machine("Windows", "ARM64"), "auto", ["CPU build"]),
+        (Machine("Darwin", "x86_64"), "auto", ["CPU build"]),
         (
             Machine("Darwin", "arm64"),
             "auto",
-            ["Metal wheel", "Metal, from source", "CPU wheel", "CPU, from source"],
+            ["Metal wheel", "Metal build", "CPU wheel", "CPU build"],
         ),
-        (NVIDIA, "auto", ["CUDA 12.4 wheel", "CUDA 11.8 wheel", "CPU wheel", "CPU, from source"]),
+        (NVIDIA, "auto", ["CUDA 12.4 wheel", "CUDA 11.8 wheel", "CPU wheel", "CPU build"]),
         (
             Machine("Linux", "x86_64", (13, 1), (8, 9), nvcc=True),
             "auto",
@@ -79,9 +79,9 @@ def test_llama_cpp_is_set_apart_from_the_other_packages() -> None:
                 "CUDA 13.0 wheel",
                 "CUDA 12.5 wheel",
                 "CUDA 11.8 wheel",
-                "CUDA, from source",
+                "CUDA build",
                 "CPU wheel",
-                "CPU, from source",
+                "CPU build",
             ],
         ),
         (
@@ -92,17 +92,17 @@ def test_llama_cpp_is_set_apart_from_the_other_packages() -> None:
         # CUDA 13 has nothing for GPUs before Turing, though their last driver runs it.
         (Machine("Linux", "x86_64", (13, 0), (6, 1)), "cuda", ["CUDA 12.5 wheel", "CUDA 11.8 wheel"]),
         (Machine("Windows", "AMD64", (12, 2), (8, 6)), "cuda", ["CUDA 11.8 wheel"]),
-        (Machine("Linux", "x86_64", (11, 4), (7, 0)), "auto", ["CPU wheel", "CPU, from source"]),
+        (Machine("Linux", "x86_64", (11, 4), (7, 0)), "auto", ["CPU wheel", "CPU build"]),
         (
             Machine("Linux", "aarch64", (12, 6), (8, 7), nvcc=True),
             "auto",
-            ["CUDA, from source", "CPU wheel", "CPU, from source"],
+            ["CUDA build", "CPU wheel", "CPU build"],
         ),
-        (NVIDIA, "cpu", ["CPU wheel", "CPU, from source"]),
-        (NVIDIA, "vulkan", ["Vulkan wheel", "Vulkan, from source"]),
-        (Machine("Linux", "aarch64"), "vulkan", ["Vulkan, from source"]),
-        (Machine("Darwin", "arm64"), "metal", ["Metal wheel", "Metal, from source"]),
-        (Machine("Darwin", "x86_64"), "metal", ["Metal, from source"]),
+        (NVIDIA, "cpu", ["CPU wheel", "CPU build"]),
+        (NVIDIA, "vulkan", ["Vulkan wheel", "Vulkan build"]),
+        (Machine("Linux", "aarch64"), "vulkan", ["Vulkan build"]),
+        (Machine("Darwin", "arm64"), "metal", ["Metal wheel", "Metal build"]),
+        (Machine("Darwin", "x86_64"), "metal", ["Metal build"]),
         (LINUX, "cuda", []),
         (LINUX, "metal", []),
     ],
@@ -162,7 +162,19 @@ def test_what_to_install_for_a_compiler(system: str, release: str, command: str)
         ),
         ("ERROR: No matching distribution found for numpy==2.4.6", "no package index offers numpy==2.4.6"),
         ("ERROR: Could not install packages: [Errno 28] No space left on device", "the disk is full"),
-        ("x.cpp:1: error: odd\nninja: stopped\nERROR: Failed building wheel\nbye", "Failed building wheel"),
+        (
+            "  x.cpp:1: error: odd\n  ninja: stopped\nERROR: Failed building wheel\nbye",
+            "x.cpp:1: error: odd (all",
+        ),
+        (
+            "  CMake Error at a/CMakeLists.txt:17 (find_package):\n    Could NOT find Vulkan\n\n"
+            "  error: subprocess-exited-with-error\nERROR: Failed building wheel",
+            "CMake Error at a/CMakeLists.txt:17 (find_package): Could NOT find Vulkan (all",
+        ),
+        (
+            "  error: subprocess-exited-with-error\nERROR: Failed to build 'x'",
+            "ERROR: Failed to build 'x' (all",
+        ),
         ("", "pip said nothing"),
     ],
 )
@@ -449,7 +461,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     assert re.findall(r"^[A-Z][a-z]+", done.stderr, re.MULTILINE) == [
         "Making",
         "Installing",
-        "Skipping",
+        "Not",
         "Building",
         "Checking",
     ]

@@ -220,7 +220,7 @@ class _Text:
         text = harmless(token.text) if self._terminal else token.text
         if not token.kind.is_output:
             text = text.replace("\n", "\u21b5")
-        colour = COLOURS.get(token.kind, "")
+        colour = COLOURS.get(token.kind, "") if self._colours else ""
         return f"{colour}{text}\x1b[0m" if colour and text else text
 
 

@@ -10,9 +10,8 @@ from typing import Any
 
 import llama_cpp
 from llama_cpp import _ctypes_extensions
-from llama_cpp._logger import llama_log_callback
 
-from app.backend.llama import vocabulary_of
+from app.backend.llama import LOG_TO_STDERR, vocabulary_of
 from app.core.errors import HeadstartError, UsageError
 from app.core.models import ModelFacts
 
@@ -123,7 +122,7 @@ def requantize(
     try:
         status = llama_cpp.llama_model_quantize(str(source).encode(), str(destination).encode(), params)
     finally:
-        llama_cpp.llama_log_set(llama_log_callback, None)
+        llama_cpp.llama_log_set(LOG_TO_STDERR, None)
     if status != 0:
         raise HeadstartError(
             f"llama.cpp could not write {source.name} as {file_type}",

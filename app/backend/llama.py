@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +28,18 @@ _VOCAB_TYPES = {0: "none", 1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6:
 _CONTROL = 1 << 3 | 1 << 0  # attribute bits of a token: control, unknown
 _ABORTED = 2  # llama_decode's answer when the abort callback said so
 
+_DEBUG = 1  # level of a log line
+
+
+def _write_log(level: int, line: bytes, _: object) -> None:
+    # A thousand debug lines a context would push what matters out of the log's end. The bindings' own
+    # callback mixes the levels up.
+    if level != _DEBUG:
+        os.write(2, line)
+
+
+LOG_TO_STDERR = llama_cpp.llama_log_callback(_write_log)
+llama_cpp.llama_log_set(LOG_TO_STDERR, None)
 llama_cpp.llama_backend_init()
 
 

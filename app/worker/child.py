@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import multiprocessing
 import os
 import signal
 import threading
+from collections.abc import Iterator
 
 _WHY = {
     "SIGKILL": "it was killed, perhaps because memory ran out",
@@ -15,6 +17,22 @@ _WHY = {
     "SIGSEGV": "llama.cpp crashed",
     "SIGBUS": "a model file was cut short or could not be read while in use",
 }
+
+
+@contextlib.contextmanager
+def deaf_to_ctrl_c() -> Iterator[None]:
+    """A child started meanwhile leaves Ctrl-C to its parent from its first moment on, where that can be."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    from multiprocessing import resource_tracker
+
+    resource_tracker.ensure_running()  # starting it later would lift the block
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def prepare(log: str) -> None:

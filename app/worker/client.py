@@ -6,7 +6,6 @@ import ctypes
 import multiprocessing
 import os
 import queue
-import signal
 import tempfile
 import threading
 from collections import deque
@@ -18,7 +17,7 @@ from typing import Any
 
 from app.core.settings import LoadSettings, Request, Scoring
 from app.core.stats import Stats
-from app.worker.child import prepare, reason_of_death
+from app.worker.child import deaf_to_ctrl_c, prepare, reason_of_death
 from app.worker.messages import Failed, Finished, Last, Message, Waiting
 
 _spawn = multiprocessing.get_context("spawn")
@@ -136,9 +135,6 @@ class WorkerClient:
         Path(self._log).unlink(missing_ok=True)
 
     def _dispatch(self) -> None:
-        if hasattr(signal, "pthread_sigmask"):
-            # A child inherits this; Ctrl-C must not end it before it can ask to be left alone.
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         while True:
             with self._lock:
                 self._lock.wait_for(lambda: self._waiting or self._closing)
@@ -182,7 +178,8 @@ class WorkerClient:
             self._end_child()
             ours, theirs = _spawn.Pipe()
             child = _spawn.Process(target=_child_main, args=(theirs, self._cancel, self._log), daemon=True)
-            child.start()
+            with deaf_to_ctrl_c():
+                child.start()
             theirs.close()
             self._child, self._connection = child, ours
         return self._connection

@@ -15,7 +15,7 @@ from typing import Any
 
 from app.core.errors import Cancelled, HeadstartError
 from app.core.models import Device, LlamaFacts, ModelFacts, PairCheck
-from app.worker.child import prepare, reason_of_death
+from app.worker.child import deaf_to_ctrl_c, prepare, reason_of_death
 
 _spawn = multiprocessing.get_context("spawn")
 
@@ -95,7 +95,8 @@ def _run(job: str, *arguments: Any, cancelled: Callable[[], bool] = lambda: Fals
     with tempfile.TemporaryDirectory(prefix="headstart-") as folder:
         log = Path(folder) / "log"
         child = _spawn.Process(target=_job_main, args=(theirs, str(log), job, arguments), daemon=True)
-        child.start()
+        with deaf_to_ctrl_c():
+            child.start()
         theirs.close()
         started = False
         try:

@@ -606,7 +606,7 @@ def pip_failure(lines: Sequence[str]) -> str:
         what = f" ({missing[1]} is missing)" if missing else ""
         return f"the package index cannot be reached{what}; connect to the network, then start again"
     if missing:
-        return f"no package index offers {missing[1]} for this Python ({platform.python_version()})"
+        return f"no package index offers {missing[1]} for the Python in {VENV}"
     # The first error is the cause; what follows is pip saying so again. CMake's goes on in the next lines.
     cause = re.search(r"CMake Error[^\n]*:\s*[^\n]+|[^\n]*\berror: (?!subprocess)[^\n]+|ERROR: [^\n]+", text)
     said = re.sub(r"\s+", " ", cause[0]).strip() if cause else (lines or ["pip said nothing"])[-1]

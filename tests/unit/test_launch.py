@@ -511,7 +511,7 @@ def test_a_package_that_cannot_be_had_is_named_in_one_line(checkout: Checkout) -
     assert done.returncode == 1
     assert done.stdout == ""
     assert re.search(
-        r"^error: the packages .* no package index offers apple==3\.0 ", done.stderr, re.MULTILINE
+        r"^error: the packages .* no package index offers apple==3\.0 for", done.stderr, re.MULTILINE
     )
     assert "Traceback" not in done.stderr
     assert checkout.run("doctor").returncode == 7

@@ -428,6 +428,8 @@ def test_the_log_holds_the_last_lines_alone(starter: LoadSettings, client: Worke
     finished(client.submit(starter, asked(max_tokens=1)))
     lines = client.log_tail().splitlines()
     assert 10 < len(lines) <= 200
+    assert any("Smollm2" in line for line in lines), "what the model is"
+    assert any("n_ctx" in line for line in lines), "what the context is"
 
 
 PARENT = """

@@ -1,4 +1,4 @@
-"""The command line: ``python -m app [gui|generate|models|doctor] …``."""
+"""The command line: ``python -m app [gui|generate|compare|models|doctor] …``."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ class _Parser(argparse.ArgumentParser):
 def parser() -> argparse.ArgumentParser:
     """The whole command line. A command's modules are imported only when it runs or asks for help."""
     from app import generate
+    from app.compare import commands as compare
     from app.library import commands
 
     top = _Parser(
@@ -33,6 +34,7 @@ def parser() -> argparse.ArgumentParser:
     gui.add_argument("--port", type=int, default=7860)
     gui.add_argument("--no-browser", action="store_true", help="do not open a browser")
     generate.add_parser(subparsers)
+    compare.add_parser(subparsers)
     commands.add_parser(subparsers)
     doctor = subparsers.add_parser("doctor", help="what this machine has, and what is broken")
     doctor.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
@@ -45,6 +47,10 @@ def run(args: argparse.Namespace) -> int:
         from app import generate
 
         return generate.run(args)
+    if args.command == "compare":
+        from app.compare import commands as compare
+
+        return compare.run(args)
     if args.command == "models":
         from app.library import commands
 

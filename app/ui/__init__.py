@@ -14,6 +14,7 @@ import webbrowser
 from collections.abc import Iterator
 from pathlib import Path
 
+from app.core.errors import HeadstartError
 from app.core.paths import PROJECT, user_data_dir
 
 GRACE_S = 2.5  # for page and child to end before the process does
@@ -36,7 +37,13 @@ def main(port: int, open_browser: bool) -> int:
 
         client = WorkerClient()
         page = build(client, on_quit=ended.set)
-        address = serve(page, port)
+        try:
+            address = serve(page, port)
+        except OSError as error:
+            client.close()
+            raise HeadstartError(
+                f"port {port} can't be used ({error})", "choose another with --port"
+            ) from error
     with _running_file(port):
         print(f"Headstart is at {address} (Ctrl-C ends it)", flush=True)
         if open_browser:

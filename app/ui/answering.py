@@ -135,10 +135,11 @@ def answer(
     making = Answer(turn, keep, request.speculation.mode is not Mode.PLAIN)
     making.status("Sending")
     yield making.shown()
-    run = turn.run = client.submit(load, request)
-    if turn.stopped:
-        run.cancel()
+    run = None
     try:
+        run = turn.run = client.submit(load, request)
+        if turn.stopped:
+            run.cancel()
         shown_at, is_new = time.monotonic(), False
         for batch in run.batches(UPDATE_S):
             for message in batch:
@@ -147,11 +148,13 @@ def answer(
             if time.monotonic() - shown_at >= (UPDATE_S if is_new else BEAT_S):
                 yield making.shown()
                 shown_at, is_new = time.monotonic(), False
-        yield making.shown()
     except HeadstartError as error:
         making.fail(error.what, error.remedy)
-        yield making.shown()
+    except Exception as error:  # the page must come out of its waiting whatever happened
+        making.fail(f"the page failed: {type(error).__name__}: {error}", "ask again")
     finally:
-        run.cancel()
-        turn.run = None
+        if run is not None:
+            run.cancel()
         making.abandon()
+        turn.run = None
+    yield making.shown()

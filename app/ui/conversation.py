@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -56,6 +57,13 @@ class Conversation:
             turn.stopped = True
             if turn.run is not None:
                 turn.run.cancel()
+
+    def settle(self, patience_s: float) -> None:
+        """Cancel whatever is being answered, and wait a moment until its last words are kept."""
+        self.stop()
+        deadline = time.monotonic() + patience_s
+        while any(turn.run for turn in self.turns) and time.monotonic() < deadline:
+            time.sleep(0.02)
 
     def clear(self) -> None:
         """Start over."""

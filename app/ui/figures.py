@@ -48,8 +48,8 @@ class FigureKeeper:
         """What the figures component needs, every text ready to be set."""
         stats = self.stats
         return {
-            "speed": number(stats.tokens_per_s),
-            "now": number(self.now_tokens_per_s),
+            "speed": speed(stats.tokens_per_s),
+            "now": speed(self.now_tokens_per_s),
             **self._against_plain(),
             "acceptance": percent(stats.acceptance_rate),
             "length": number(stats.mean_acceptance_length, 2),
@@ -68,19 +68,19 @@ class FigureKeeper:
         }
 
     def _against_plain(self) -> dict[str, Any]:
-        speed, plain = self.stats.tokens_per_s, self.plain_tokens_per_s
+        ours, plain = self.stats.tokens_per_s, self.plain_tokens_per_s
         if not self.speculates:
             return {
                 "ratio": "plain decoding",
                 "slower": False,
                 "ratio_detail": "the baseline: nothing is drafted",
             }
-        if not speed or not plain:
+        if not ours or not plain:
             return {"ratio": DASH, "slower": False, "ratio_detail": "no estimate of plain decoding yet"}
         return {
-            "ratio": versus_plain(speed, plain),
-            "slower": speed < plain,
-            "ratio_detail": f"{number(speed)} against {number(plain)} tokens/s",
+            "ratio": versus_plain(ours, plain),
+            "slower": ours < plain,
+            "ratio_detail": f"{speed(ours)} against {speed(plain)} tokens/s",
         }
 
     def summary(self) -> str:
@@ -93,7 +93,7 @@ class FigureKeeper:
             f"{seconds(stats.total_s)}"
         ]
         if stats.tokens_per_s:
-            parts.append(f"{number(stats.tokens_per_s)} tokens/s")
+            parts.append(f"{speed(stats.tokens_per_s)} tokens/s")
             if self.speculates and self.plain_tokens_per_s:
                 parts.append(versus_plain(stats.tokens_per_s, self.plain_tokens_per_s))
         if stats.acceptance_rate is not None:
@@ -103,10 +103,10 @@ class FigureKeeper:
         return " · ".join(parts)
 
 
-def versus_plain(speed: float, plain: float) -> str:
+def versus_plain(ours: float, plain: float) -> str:
     """How a speed compares with plain decoding's, never flattering."""
-    ratio = f"{speed / plain:.2f}x"
-    return f"{ratio} plain (estimate)" if speed >= plain else f"slower than plain: {ratio} (estimate)"
+    ratio = f"{ours / plain:.2f}x"
+    return f"{ratio} plain (estimate)" if ours >= plain else f"slower than plain: {ratio} (estimate)"
 
 
 def prompt_words(stats: Stats) -> str:
@@ -125,6 +125,11 @@ def count(n: int, one: str, many: str | None = None) -> str:
 def number(value: float | None, digits: int = 1) -> str:
     """A figure, or a dash where it does not apply."""
     return DASH if value is None else f"{value:.{digits}f}"
+
+
+def speed(value: float | None) -> str:
+    """Tokens a second, to a tenth where that can be read."""
+    return number(value, 0 if value is not None and value >= 99.95 else 1)
 
 
 def percent(value: float | None) -> str:

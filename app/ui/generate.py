@@ -86,6 +86,7 @@ class GenerateTab:
 
     def _open(self, event: gr.EventData) -> tuple[str, str, dict[str, Any]]:
         conversation = self._conversations.get(event.tab)
+        conversation.settle(patience_s=2)  # a reload leaves a run that nobody reads any more
         return event.tab, conversation.replay(), _last_figures(conversation)
 
     def _ask(self, event: gr.EventData, picks: Picks, *values: Any) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -103,6 +103,8 @@ def test_figures_and_counts_match_the_spans(fake: Served, visitor: Visitor) -> N
     drafted = accepted + len(page.query_selector_all(".hs-text :is(.k-x, .k-d)"))
     expect(page.locator("[data-figure=acceptance]")).to_have_text(f"{100 * accepted / drafted:.0f} %")
     rounds = len(page.query_selector_all(".hs-strip i"))
+    second = page.locator(".hs-strip i").nth(1)
+    expect(second).to_have_attribute("title", "Round 2: 4 drafted by the draft model, 2 accepted")
     expect(page.locator("[data-figure=passes]")).to_have_text(str(rounds))
     expect(page.locator(".hs-ratio [data-figure]")).to_have_text(
         re.compile(r"plain.*\(estimate\)$|plain \(estimate\)$")
@@ -244,8 +246,9 @@ def test_thinking_folds_away_and_stays_out_of_the_history(fake: Served, visitor:
     expect(fold.locator("summary")).to_have_text("Thinking (5 tokens)")
     assert fold.evaluate("node => node.open") is False
     assert output(page) == "".join(words)
+    expect(page.locator(".hs-text > span").first).to_have_text("Four")
     inside = fold.locator("span:is(.k-a, .k-c, .k-b, .k-t)").all_text_contents()
-    assert "".join(inside) == "<think>let me see</think>"
+    assert "".join(inside) == "<think>let me see</think>\n\n"
     page.click("text=Copy")
     assert page.evaluate("navigator.clipboard.readText()") == "Four."
     ask(page, "And three?")
@@ -310,8 +313,9 @@ def test_a_reload_finds_the_conversation_and_ends_the_run(fake: Served, visitor:
     page.reload()
     ready(page)
     expect(page.locator(".hs-question-text")).to_have_text(["First", "Second"])
-    assert fake.client.runs[1].cancelled.wait(5)
+    assert fake.client.runs[1].cancelled.is_set()
     assert output(page).startswith(" word0")
+    expect(page.locator(".hs-turn:last-child .hs-summary")).to_contain_text("Stopped")
     expect(page.locator("#mode :checked")).to_have_value("lookup")
     fake.client.script = Script([" third"])
     ask(page, "Third")

@@ -9,7 +9,7 @@ const LIST = [
 ];
 const LEGEND = [
   ["a", "accepted", "drafted and kept"],
-  ["c", "recovered", "the target's, where it disagreed"],
+  ["c", "recovered", "the target's correction"],
   ["b", "bonus", "the target's, after a kept draft"],
   ["t", "target", "the target's, nothing drafted"],
   ["x", "rejected", "drafted, tested, not kept"],

@@ -48,7 +48,8 @@ class AnswerView {
     node.token = token;
     this.tokens.push(token);
     if (isOutput) this.outputs.push(token);
-    this.fresh.append(node);
+    if (this.afterThinking && isOutput) this.afterThinking = !text.trim();
+    (this.afterThinking ? this.foldBody : this.fresh).append(node);
     const seen = (this.rounds[round] ??= {round, drafted: 0, accepted: 0, own: "", source: null});
     if (position === null) seen.own = code;
     else {
@@ -73,10 +74,11 @@ class AnswerView {
     if (!round) return;
     if (!round.node) {
       round.node = make("i");
-      round.node.round = round;
       this.strip.append(round.node);
     }
     round.node.className = "from-" + (round.source ?? "none");
+    round.node.title = `Round ${round.round + 1}: ` +
+      (round.drafted ? `${round.drafted} drafted by ${SOURCES[round.source]}, ${round.accepted} accepted` : "nothing drafted");
     round.node.style.setProperty("--out", round.accepted + (round.own ? 1 : 0));
     round.node.style.setProperty("--all", round.drafted + 1);
   }
@@ -86,7 +88,7 @@ class AnswerView {
     this.flush();
     this.fold = make("details", "hs-thinking");
     this.fold.append(make("summary", "", "Thinking"));
-    const body = make("div", "hs-thinking-text");
+    const body = (this.foldBody = make("div", "hs-thinking-text"));
     this.fold.append(body);
     const first = this.outputs[index]?.node ?? null;
     this.text.insertBefore(this.fold, first);
@@ -98,11 +100,12 @@ class AnswerView {
     this.into = body;
   }
 
+  // Blank tokens right after it stay inside, so that the answer begins where its text does.
   closeThinking(index) {
     this.flush();
-    let node = index ? this.outputs[index - 1].node.nextSibling : null;
-    // A rejected token belongs to the round of the output that follows it.
-    while (node) {
+    const first = this.outputs.slice(index).find((token) => token.text.trim());
+    this.afterThinking = !first;
+    for (let node = first?.node; node; ) {
       const next = node.nextSibling;
       this.text.append(node);
       node = next;

@@ -388,7 +388,7 @@ class TestCaches:
         """A prefill of 2,000 tokens in one batch, stopped by another thread while llama.cpp computes."""
         flag = ctypes.create_string_buffer(2)
         session = open_session(
-            starter_model, starter_model, n_ctx=2304, n_batch=2048, threads=2, cancel=CancelFlag(flag)
+            starter_model, starter_model, n_ctx=2304, n_batch=2048, cancel=CancelFlag(flag)
         )
         prompt = [1000 + number % 3000 for number in range(2000)]
         timer = threading.Timer(0.2, lambda: flag.__setitem__(0, b"\1"))
@@ -429,7 +429,7 @@ class TestStarter:
     @pytest.fixture(scope="class")
     @staticmethod
     def session(starter_model: Path) -> Session:
-        return Session(starter_model, starter_model, n_ctx=2048, threads=2)
+        return Session(starter_model, starter_model, n_ctx=2048)
 
     @pytest.mark.parametrize(
         "question", ["Hi", "Write a haiku about rain.", "Fix the spelling: 'the wether iz nise todday'"]
@@ -477,7 +477,7 @@ class TestStarter:
         assert (copied.stats.tokens_per_pass or 0) > 1.5
         assert (copied.stats.acceptance_rate or 0) > 0.6
         noise = tiny(TinyModel(5, vocabulary=vocabulary_of_file(starter_model), n_embd=32, n_layer=1))
-        guessed = open_session(starter_model, noise, n_ctx=512, threads=2).ask(prompt, "draft", max_tokens=24)
+        guessed = open_session(starter_model, noise, n_ctx=512).ask(prompt, "draft", max_tokens=24)
         assert guessed.output_ids == plain.output_ids[:24]
         assert guessed.stats.drafted > 80
         assert (guessed.stats.acceptance_rate or 0) < 0.05

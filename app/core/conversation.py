@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
 from app.core.settings import ChatMessage
@@ -21,13 +22,14 @@ def fit(
     system = [message for message in messages if message.role == "system"]
     turns = [message for message in messages if message.role != "system"]
     room = n_ctx - min(max_tokens, n_ctx // 4)
-    left_out = 0
-    ids = render([*system, *turns])
-    while len(ids) > room:
-        later = next((place for place in range(1, len(turns)) if turns[place].role == "user"), None)
-        if later is None:
-            break
-        del turns[:later]
-        left_out += 1
-        ids = render([*system, *turns])
-    return ids, left_out
+    starts = [place for place in range(1, len(turns)) if turns[place].role == "user"]
+
+    def without(left_out: int) -> list[int]:
+        return render([*system, *turns[starts[left_out - 1] if left_out else 0 :]])
+
+    ids = without(0)
+    if len(ids) <= room or not starts:
+        return ids, 0
+    # A long conversation is rendered a few times only, not once a turn that goes.
+    left_out = bisect_left(range(1, len(starts)), True, key=lambda count: len(without(count)) <= room) + 1
+    return without(left_out), left_out

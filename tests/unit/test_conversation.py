@@ -96,3 +96,17 @@ def test_as_few_turns_as_needed(
     assert ids == kept(left_out)
     assert len(ids) <= room or left_out == len(turns)
     assert left_out == 0 or len(kept(left_out - 1)) > room
+
+
+def test_a_long_conversation_is_rendered_a_few_times_only() -> None:
+    turns = [m for n in range(500) for m in (message("user", 9), message("assistant", 9))]
+    renders = 0
+
+    def counting(messages: Sequence[ChatMessage]) -> list[int]:
+        nonlocal renders
+        renders += 1
+        return render(messages)
+
+    ids, left_out = fit([*turns, Q1], counting, 256, 16)
+    assert (ids, left_out) == (render([*turns[left_out * 2 :], Q1]), 491)
+    assert renders < 15

@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     if args.show:
         _write(history.load(args.show), args)
         return 0
-    comparison = history.load(args.resume) if args.resume else _new(args)
+    comparison = _resumed(args.resume) if args.resume else _new(args)
     cancelled = _make_runs(comparison)
     _write(comparison, args)
     if cancelled:
@@ -72,6 +72,14 @@ def run(args: argparse.Namespace) -> int:
     if comparison.runs and all(row.error for row in comparison.runs):
         raise HeadstartError(f"every run failed, the first because {comparison.runs[0].error}")
     return 0
+
+
+def _resumed(name: str) -> Comparison:
+    comparison = history.load(name)
+    target = comparison.columns[0].load.target
+    if comparison.remaining() and not target.is_file():
+        raise HeadstartError(f"the target {target} is no longer there", "put it back")
+    return comparison
 
 
 def _new(args: argparse.Namespace) -> Comparison:
@@ -177,16 +185,16 @@ def _write(comparison: Comparison, args: argparse.Namespace) -> None:
     for name, where in asked.items():
         text = makers[name]()
         if where == _STDOUT:
-            print(text, end="", flush=True)
+            print(generate.harmless(text) if sys.stdout.isatty() else text, end="", flush=True)
             continue
         try:
             Path(where).write_text(text, "utf-8", errors="replace", newline="")
         except OSError as error:
             raise HeadstartError(f"cannot write {where}: {error.strerror}", "name another file") from None
     if args.charts:
-        from app.compare import charts  # Altair takes a second to import
+        from app.compare.charts import save  # Altair takes a second to import
 
-        for path in charts.save(comparison, args.charts):
+        for path in save(comparison, args.charts):
             print(f"wrote {path}", file=sys.stderr)
 
 

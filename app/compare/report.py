@@ -211,7 +211,7 @@ def _cell(value: Any) -> Any:
 
 
 def _escaped(text: str) -> str:
-    for sign in "\\`*_<>|[]":
+    for sign in "\\`*<>|[]":
         text = text.replace(sign, f"\\{sign}")
     return " ".join(text.split())
 

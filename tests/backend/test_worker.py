@@ -591,6 +591,13 @@ def test_only_what_changed_is_loaded_again(
         assert isinstance(messages[-1], Finished)
 
 
+def test_mode_draft_without_a_draft_is_wrong_usage(starter: LoadSettings, client: WorkerClient) -> None:
+    failure = failed(client.submit(starter, asked(mode=Mode.DRAFT)))
+    assert failure.usage
+    assert "draft" in failure.what
+    assert finished(client.submit(starter, asked(max_tokens=2))).finish_reason == "length"
+
+
 def test_a_draft_of_another_family_is_refused_and_the_target_stays(
     starter: LoadSettings, with_draft: LoadSettings, coder_draft: Path, client: WorkerClient
 ) -> None:

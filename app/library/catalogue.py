@@ -55,13 +55,16 @@ def list_models(on_read: Callable[[int, int], None] | None = None) -> list[Model
     """
     files = _scan()
     whole = [file.path for file in files if not file.problem]
-    facts = {path: known for path in whole if (known := _remembered_facts(path)) is not None}
+    facts: dict[Path, ModelFacts | str] = {
+        path: known for path in whole if (known := _remembered_facts(path)) is not None
+    }
     unread = [path for path in whole if path not in facts]
 
     def keep(path: Path, result: ModelFacts | str) -> None:
         facts[path] = result
-        value = result if isinstance(result, str) else dataclasses.asdict(result)
-        cache.remember(path, _key("facts"), value)
+        # A failure may be the moment's (no memory left), so it is not remembered.
+        if isinstance(result, ModelFacts):
+            cache.remember(path, _key("facts"), dataclasses.asdict(result))
         if on_read:
             on_read(sum(path in facts for path in unread), len(unread))
 
@@ -168,14 +171,12 @@ def _key(what: str) -> str:
     return f"{what} by llama-cpp-python {_llama_cpp()}"
 
 
-def _remembered_facts(path: Path) -> ModelFacts | str | None:
+def _remembered_facts(path: Path) -> ModelFacts | None:
     value = cache.recall(path, _key("facts"))
-    if isinstance(value, dict):
-        try:
-            return ModelFacts(**value)
-        except TypeError:  # written by a version with other fields
-            return None
-    return value if isinstance(value, str) else None
+    try:
+        return ModelFacts(**value) if isinstance(value, dict) else None
+    except TypeError:  # written by a version with other fields
+        return None
 
 
 def _described(file: ModelFile, facts: ModelFacts | str) -> ModelFile:

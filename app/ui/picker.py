@@ -46,7 +46,10 @@ class Picker:
         A pick that isn't there any more is replaced.
         """
         presets, errors = self.shelf.presets()
-        models = self.shelf.models()
+        try:
+            models = self.shelf.models()
+        except HeadstartError as error:  # llama.cpp itself does not load here
+            models, errors = [], [*errors, error]
         targets = [
             (str(file.path), file.name, "" if file.is_usable else file.problem or f"a {file.kind} file")
             for file in models

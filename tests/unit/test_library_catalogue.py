@@ -179,11 +179,10 @@ def test_links_that_lead_out_or_nowhere_are_left_alone(folder: Path, tmp_path: P
 def test_facts_are_read_once_and_again_when_the_file_changes(folder: Path, helper: Helper) -> None:
     path = add(folder, "a.gguf")
     add(folder, "b.gguf")
-    helper.known["b.gguf"] = "it crashes the reader"
     steps: list[tuple[int, int]] = []
     catalogue.list_models(lambda done, total: steps.append((done, total)))
     assert steps == [(1, 2), (2, 2)]
-    assert listed() == {"a": "model", "b": "broken"}
+    assert listed() == {"a": "model", "b": "model"}
     assert sorted(helper.inspected) == ["a.gguf", "b.gguf"]
     path.write_bytes(GGUF + b"longer")
     helper.known["a.gguf"] = facts("recurrent")
@@ -192,6 +191,14 @@ def test_facts_are_read_once_and_again_when_the_file_changes(folder: Path, helpe
     os.utime(path, ns=(1, 1))
     listed()
     assert helper.inspected[3:] == ["a.gguf"]
+
+
+def test_a_failure_to_read_is_not_remembered(folder: Path, helper: Helper) -> None:
+    add(folder, "a.gguf")
+    helper.known["a.gguf"] = "it crashes the reader"
+    assert listed() == {"a": "broken"}
+    helper.known["a.gguf"] = facts("model")
+    assert listed() == {"a": "model"}
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"x": 1}', "null", "\x00"])

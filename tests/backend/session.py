@@ -13,10 +13,11 @@ from app.backend.chat import ChatFormat
 from app.backend.llama import CancelFlag, Context, Model, never_cancelled
 from app.core.conversation import fit
 from app.core.sampling import penalise
-from app.core.settings import ChatMessage, Mode, Request, SamplingSettings, SpeculationSettings
+from app.core.settings import ChatMessage, Mode, Request, SamplingSettings, Scoring, SpeculationSettings
 from app.core.stats import Stats
 from app.core.tokens import Round, TokenEvent
 from app.engine.generate import Answer, Vocabulary
+from app.engine.score import top_two
 
 Conversation = Sequence[ChatMessage]
 
@@ -158,9 +159,7 @@ def near_tie_gap(session: Session, plain: Outcome, other: Outcome, **sampling: f
     if place is None:
         assert len(plain.output_ids) == len(other.output_ids)
         return 0.0
-    given = len(plain.prompt_ids)
-    ids = [*plain.prompt_ids, *plain.output_ids[: place + 1]]
-    row = session.score(ids, given, **sampling)[-1]
-    top_two = np.argsort(-row, kind="stable")[:2]
-    assert {plain.output_ids[place], other.output_ids[place]} == set(top_two.tolist()), f"at token {place}"
-    return float(row[top_two[0]] - row[top_two[1]])
+    scoring = Scoring(plain.prompt_ids, plain.output_ids[:place], SamplingSettings(**sampling))  # type: ignore[arg-type]
+    ids, logits = top_two(session.context, scoring)
+    assert {plain.output_ids[place], other.output_ids[place]} == set(ids), f"at token {place}"
+    return logits[0] - logits[1]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import random
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -59,9 +61,9 @@ class TestLossless:
                 tiny(TinyModel(seed)), tiny(TinyModel(seed, likeness)), n_batch=n_batch, n_ctx=256
             )
             for prompt, sampling in zip(PROMPTS, ({}, {}, PENALTIES, PENALTIES), strict=True):
-                plain = session.ask(prompt, max_tokens=48, **sampling)
+                plain = session.ask(prompt, max_tokens=36, **sampling)
                 for k in (1, 2, 3, 4, 5, 6, 7, 8, 31):
-                    drafted = session.ask(prompt, "draft", n_draft=k, max_tokens=48, **sampling)
+                    drafted = session.ask(prompt, "draft", n_draft=k, max_tokens=36, **sampling)
                     same(plain, drafted)
                     assert max(len(round_.draft) for round_ in drafted.rounds) <= min(k, n_batch - 1)
                     if likeness == 1 and n_batch > 1:
@@ -90,10 +92,9 @@ class TestLossless:
         for number in range(20):
             prompt = np.random.default_rng(number).integers(0, 256, 10 + number).tolist()
             plain = session.ask(prompt, max_tokens=256)
-            for k in (1 + number % 8, 1 + (number + 3) % 8):
-                drafted = session.ask(prompt, "draft", n_draft=k, max_tokens=256)
-                same(plain, drafted)
-                accepted += drafted.stats.accepted
+            drafted = session.ask(prompt, "draft", n_draft=1 + number % 8, max_tokens=256)
+            same(plain, drafted)
+            accepted += drafted.stats.accepted
         assert accepted > 1000
 
     def test_every_looked_up_token_is_verified(self, open_session: OpenSession, tiny_target: Path) -> None:
@@ -423,13 +424,19 @@ POEM = (
 )
 
 
+NOUNS = ("miller", "lantern", "river", "orchard", "kettle", "ladder", "stable", "violin")
+VERBS = ("counts", "paints", "carries", "mends", "hides", "sells")
+
+
 class TestStarter:
     """SmolLM2 agrees exactly with itself, however many rows a pass has."""
 
     @pytest.fixture(scope="class")
     @staticmethod
-    def session(starter_model: Path) -> Session:
-        return Session(starter_model, starter_model, n_ctx=2048)
+    def session(starter_model: Path) -> Iterator[Session]:
+        session = Session(starter_model, starter_model, n_ctx=2048)
+        yield session
+        session.close()
 
     @pytest.mark.parametrize(
         "question", ["Hi", "Write a haiku about rain.", "Fix the spelling: 'the wether iz nise todday'"]
@@ -468,19 +475,33 @@ class TestStarter:
     def test_copies_are_looked_up_and_a_random_draft_is_not_believed(
         self, session: Session, starter_model: Path, tiny: WriteTiny, open_session: OpenSession
     ) -> None:
-        """N3 and P3: the third copy of a text whose start also stands elsewhere, going on another way."""
-        misleading = "The river runs beneath the bridge and nobody has ever seen where it begins. "
-        prompt = f"{misleading}\n\n{POEM}\n\n{POEM}\n\nThe river runs"
-        plain = session.ask(prompt, max_tokens=48)
-        copied = session.ask(prompt, "lookup", n_draft=8, max_tokens=48)
+        """N3: the third copy of a text, drafted by lookup and by noise."""
+        prompt = f"{POEM}\n\n{POEM}\n\nThe river runs"
+        plain = session.ask(prompt, max_tokens=40)
+        copied = session.ask(prompt, "lookup", n_draft=8, max_tokens=40)
         same(plain, copied)
-        assert (copied.stats.tokens_per_pass or 0) > 1.5
-        assert (copied.stats.acceptance_rate or 0) > 0.6
+        assert (copied.stats.acceptance_rate or 0) > 0.8
         noise = tiny(TinyModel(5, vocabulary=vocabulary_of_file(starter_model), n_embd=32, n_layer=1))
         guessed = open_session(starter_model, noise, n_ctx=512).ask(prompt, "draft", max_tokens=24)
         assert guessed.output_ids == plain.output_ids[:24]
         assert guessed.stats.drafted > 80
         assert (guessed.stats.acceptance_rate or 0) < 0.05
+
+    def test_a_copy_edit_with_a_misleading_beginning(self, session: Session) -> None:
+        """P3: 2,000 characters whose first words also stand before them, going on another way."""
+        choose = random.Random(4).choice
+        sentences = [
+            f"The {choose(NOUNS)} by the {choose(NOUNS)} {choose(VERBS)} {number} {choose(NOUNS)}s."
+            for number in range(20, 64)
+        ]
+        text = " ".join(sentences)
+        assert 1700 < len(text) < 2300
+        beginning = " ".join(sentences[:3])
+        prompt = f"{beginning[:-4]} and so on.\n\n{text}\n\n{text}\n\n{beginning}"
+        plain = session.ask(prompt, max_tokens=48)
+        copied = session.ask(prompt, "lookup", n_draft=8, max_tokens=48)
+        same(plain, copied)
+        assert (copied.stats.tokens_per_pass or 0) > 1.5
 
 
 class TestCoderPair:
@@ -488,8 +509,10 @@ class TestCoderPair:
 
     @pytest.fixture(scope="class")
     @staticmethod
-    def session(coder_target: Path, coder_draft: Path) -> Session:
-        return Session(coder_target, coder_draft, n_ctx=512, threads=2)
+    def session(coder_target: Path, coder_draft: Path) -> Iterator[Session]:
+        session = Session(coder_target, coder_draft, n_ctx=512)
+        yield session
+        session.close()
 
     def test_near_ties_and_nothing_worse(self, session: Session) -> None:
         question = user("Write a Python function that returns the n-th Fibonacci number. Only code.")
@@ -506,7 +529,7 @@ class TestCoderPair:
         noise = tiny(TinyModel(6, vocabulary=vocabulary_of_file(coder_target), n_embd=32, n_layer=1))
         question = user("What is a list comprehension?")
         plain = session.ask(question, max_tokens=12)
-        pair = open_session(coder_target, noise, n_ctx=256, threads=2)
+        pair = open_session(coder_target, noise, n_ctx=256)
         drafted = pair.ask(question, "draft", max_tokens=12)
         check_figures(drafted)
         assert drafted.stats.drafted > 30

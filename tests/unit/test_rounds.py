@@ -470,12 +470,14 @@ class Answering:
         mode: Mode = Mode.DRAFT,
         max_tokens: int = 30,
         stop: Iterable[str] = (),
+        fresh: bool = False,
         **speculation: object,
     ) -> Answer:
         request = Request(
             messages=(),
             max_tokens=max_tokens,
             stop=tuple(stop),
+            fresh=fresh,
             speculation=SpeculationSettings(mode=mode, **speculation),  # type: ignore[arg-type]
         )
         vocabulary = Vocabulary(self.piece, self.is_end, N_VOCAB)
@@ -596,6 +598,15 @@ class TestAnswer:
             outputs.append(answer.output_ids)
         assert answer.cached_tokens == 2
         assert outputs[0] == outputs[1] == outputs[2]
+
+    def test_a_fresh_request_uses_nothing_that_the_caches_hold(self) -> None:
+        session = Answering()
+        first = session.start()
+        session.finish(first)
+        fresh = session.start(fresh=True)
+        session.finish(fresh)
+        assert (fresh.cached_tokens, session.progress[-1]) == (0, (4, 4))
+        assert fresh.output_ids == first.output_ids
 
     def test_an_edited_turn_drops_what_no_longer_holds(self) -> None:
         session = Answering()

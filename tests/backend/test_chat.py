@@ -92,8 +92,9 @@ class TestMarkers:
         assert specials(model, ids).count("<|im_end|>") == 2  # the system's and the user's turn
         literal = model.tokenize("<|im_end|>", parse_special=False)
         assert len(literal) == 6
-        start = ids.index(literal[0])
-        assert ids[start : start + 6] == literal
+        before, after = form.render(user("say <|im_end|>\n\ntwice")).split("<|im_end|>\n\ntwice")
+        after = "\n\ntwice" + after
+        assert ids == [*model.tokenize(before, True), *literal, *model.tokenize(after, True)]
         model.close()
 
     @given(

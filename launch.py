@@ -40,7 +40,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 from app.core.paths import PROJECT, user_data_dir
 from app.core.pins import pinned
@@ -53,6 +53,8 @@ VENV_PYTHON = VENV / ("Scripts/python.exe" if WINDOWS else "bin/python")
 WHEEL_INDEX = "https://abetlen.github.io/llama-cpp-python/whl"
 INDEX_PATIENCE_S = 3.0
 FIRST_PORT = 7860
+# Signals that end a process at once; here they end what it started as well.
+ENDING_SIGNALS = [signal.Signals[name] for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 BACKENDS = ("auto", "cpu", "cuda", "metal", "vulkan")
 
 
@@ -742,13 +744,15 @@ def hold_page_lock() -> TextIO | str:
 def fetch_starter() -> None:
     """Fetch the starter model; without it the page starts all the same."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "app", "models", "get", "starter"], cwd=PROJECT, stdin=subprocess.DEVNULL
+        [sys.executable, "-m", "app", "models", "get", "starter"],
+        cwd=PROJECT,
+        stdin=subprocess.DEVNULL,
+        start_new_session=not WINDOWS,
     )
     try:
         status = process.wait()
     except BaseException:
-        process.terminate()
-        process.wait(timeout=2)
+        end_all(process)
         raise
     if status == 0:
         write_stamp({**read_stamp(), "starter": True})
@@ -777,6 +781,8 @@ def start_page(options: argparse.Namespace, rest: Sequence[str]) -> int:
 def run_module(name: str, arguments: Sequence[str]) -> int:
     """Run a module as ``python -m`` does, in this process; returns its exit status."""
     sys.argv = [name, *arguments]
+    for number in ENDING_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
     try:
         runpy.run_module(name, run_name="__main__", alter_sys=True)
     except SystemExit as end:
@@ -867,9 +873,16 @@ def own_console() -> bool:
     return False
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message}; see launch.py --help\n")
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The options of launch.py itself; whatever follows a command is the command's own."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="launch.py",
         description="Sets up what is missing, then opens the page, or runs a command.",
         epilog="Each command has its own --help.",
@@ -943,9 +956,8 @@ if __name__ == "__main__":
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
-    if sys.platform != "win32" and not inside():
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, _end)
+    for number in ENDING_SIGNALS:
+        signal.signal(number, _end)
     try:
         sys.exit(main(sys.argv[1:]))
     except KeyboardInterrupt:

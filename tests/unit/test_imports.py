@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from app.core.paths import PROJECT
+from app.core.pins import pinned
 
 # The rooms of app that each room may import besides itself.
 ALLOWED = {
@@ -105,6 +108,15 @@ def test_the_main_process_does_not_load_llama_cpp() -> None:
     assert {"app.worker.client", "app.ui"} <= set(ours)
     code = f"import sys, {', '.join(ours)}; sys.exit('llama_cpp' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=PROJECT, check=True)
+
+
+def test_what_the_program_imports_is_pinned() -> None:
+    pins = {re.split("[=;]", pin)[0] for pin in pinned((PROJECT / "pyproject.toml").read_text("utf-8"))}
+    tops = {name.partition(".")[0] for path in SOURCES for name in imports(path)}
+    providers = importlib.metadata.packages_distributions()
+    for top in tops - {"app"} - sys.stdlib_module_names:
+        names = {re.sub("[-_.]+", "-", name).lower() for name in providers[top]}
+        assert names & pins, f"{top} comes from {names}, which pyproject.toml does not pin"
 
 
 def test_python_3_10_understands_every_file() -> None:

@@ -65,6 +65,15 @@ def load(name: str) -> Comparison:
         ) from None
 
 
+def remove(name: str) -> None:
+    """Delete the comparison with this id. Raises HeadstartError where it cannot be deleted."""
+    path = _path(name)
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise HeadstartError(f"cannot delete {path}: {error.strerror}") from None
+
+
 def entries() -> list[Comparison]:
     """All that can be read, the newest first."""
     found = []

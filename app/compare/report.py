@@ -69,9 +69,8 @@ def as_markdown(comparison: Comparison) -> str:
         parts.append(f"### {heading}")
         lines = [_markdown_row(rows[0]), "|".join(["", " --- ", *[" ---: "] * (len(rows[0]) - 1), ""])]
         parts.append("\n".join([*lines, *map(_markdown_row, rows[1:])]))
-    said = verdicts(comparison)
-    if said:
-        parts.append("\n".join(f"- {_escaped(verdict.text)}" for verdict in said))
+    if said := sentences(comparison):
+        parts.append("\n".join(f"- {_escaped(sentence)}" for sentence in said))
     return "\n\n".join(parts) + "\n"
 
 
@@ -90,8 +89,19 @@ def as_text(comparison: Comparison) -> str:
             for row in rows
         ]
         parts.append("\n".join([heading, *(f"  {line}" for line in lines)]))
-    parts.append("\n".join(verdict.text for verdict in verdicts(comparison)))
+    parts.append("\n".join(sentences(comparison)))
     return "\n\n".join(filter(None, parts))
+
+
+def sentences(comparison: Comparison) -> list[str]:
+    """The verdicts, and what the audit can't say of sampled outputs."""
+    said = [verdict.text for verdict in verdicts(comparison)]
+    sampled = [column.name for column in comparison.columns if column.request.sampling.temperature > 0]
+    if sampled:
+        said.append(
+            f"Sampled ({', '.join(sampled)}): outputs may differ from plain's; the distribution is kept."
+        )
+    return said
 
 
 def tables(comparison: Comparison) -> list[tuple[str, list[list[str]]]]:

@@ -1,7 +1,8 @@
 """Makes the runs of a comparison one at a time and tells what happens.
 
 Every run begins with empty caches. Columns take turns at each prompt (Comparison.slots). A column's first
-run, and its first after any model was loaded, follows a short discarded one. A column without a draft keeps
+run, and its first after any model was loaded, follows a short discarded one. Sampled repeats draw from seeds
+that follow each other, the same ones in every column. A column without a draft keeps
 whichever draft is loaded, idle, because loading it again for the next column would cost more than the memory
 it frees; columns with different drafts do load theirs at each turn. A run during which a model had to be
 loaded is made again.
@@ -179,7 +180,7 @@ class Runner:
 
     def _row(self, slot: Slot) -> Work[Row | None]:
         """One run as a row, or None where it was cancelled."""
-        column = slot.column
+        column, sampling = slot.column, slot.column.request.sampling
         load = load_for(column, self._held)
         if load != self._held:
             self._warm.clear()
@@ -191,7 +192,10 @@ class Runner:
             )
             yield from self._submit(load, request, None)
         request = dataclasses.replace(
-            column.request, messages=(ChatMessage("user", slot.prompt.prompt),), fresh=True
+            column.request,
+            messages=(ChatMessage("user", slot.prompt.prompt),),
+            sampling=dataclasses.replace(sampling, seed=sampling.seed + slot.repeat),
+            fresh=True,
         )
         for _ in range(_TRIES):
             if self._cancelled:

@@ -5,9 +5,11 @@ Every function here is pure: the same runs give the same figures, and so does th
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from app.compare.record import Column, Comparison, Row
@@ -19,6 +21,7 @@ from app.core.stats import Stats
 NOISE = 0.05
 # How many of the pairs must lie on the median's side of 1 before a difference is called one.
 _AGREEING = 0.75
+_SIZE_IN_NAME = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?[bm])(?![a-z0-9])", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +104,7 @@ def label(column: Column, comparison: Comparison) -> str:
     speculation, sampling = column.request.speculation, column.request.sampling
     parts = [speculation.mode.value.capitalize()]
     if speculation.mode is Mode.DRAFT and column.load.draft:
-        known = {model["path"]: model["parameters"] for model in comparison.machine.get("models", ())}
-        size = known.get(str(column.load.draft))
-        parts[0] += f" {_parameters(size)}" if size else f" {column.load.draft.stem}"
+        parts[0] += f" {_size(column.load.draft, comparison)}"
     if speculation.mode is not Mode.PLAIN:
         parts.append(f"K={speculation.n_draft}")
     if speculation.mode is Mode.DRAFT and speculation.p_min:
@@ -211,6 +212,15 @@ def _spans(comparison: Comparison) -> set[tuple[int, int]]:
     return {(one.ngram_min, one.ngram_max) for one in asked}
 
 
-def _parameters(count: int) -> str:
-    """A model's size as people write it: 0.5B, 1.5B, 135M."""
+def _size(model: Path, comparison: Comparison) -> str:
+    """A model's size as people write it, such as 0.5B or 135M; its name where that is unknown.
+
+    The name's own figure goes first: a file that stores shared weights twice counts them twice.
+    """
+    if named := _SIZE_IN_NAME.search(model.stem):
+        return named[1].upper()
+    known = {facts["path"]: facts["parameters"] for facts in comparison.machine["models"]}
+    count = known.get(str(model))
+    if not count:
+        return model.stem
     return f"{count / 1e9:.1f}B" if count >= 3e8 else f"{count / 1e6:.0f}M"

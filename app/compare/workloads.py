@@ -46,13 +46,18 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
     Raises UsageError naming the line.
     """
     try:
-        lines = path.read_bytes().decode("utf-8-sig").split("\n")
+        text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise UsageError(f"cannot read the prompts {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise UsageError(f"the prompts {path} are not UTF-8 text; save the file as UTF-8") from None
+    return parse_prompts(text, str(path))
+
+
+def parse_prompts(text: str, name: str) -> tuple[Prompt, ...]:
+    """The prompts of such a file's text; ``name`` is what errors call it. Raises UsageError."""
     prompts: dict[str, Prompt] = {}
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         try:
@@ -61,10 +66,10 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
                 raise ValueError(f"the id '{prompt.id}' is taken by an earlier line")
         except (ValueError, RecursionError) as error:
             problem = f"not JSON ({error})" if isinstance(error, json.JSONDecodeError) else str(error)
-            raise UsageError(f"{path}, line {number}: {problem}") from None
+            raise UsageError(f"{name}, line {number}: {problem}") from None
         prompts[prompt.id] = prompt
     if not prompts:
-        raise UsageError(f"{path} has no prompts; write one JSON object a line")
+        raise UsageError(f"{name} has no prompts; write one JSON object a line")
     return tuple(prompts.values())
 
 

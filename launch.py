@@ -247,7 +247,13 @@ class Console:
 
     def say(self, text: str) -> None:
         """Write a line."""
-        self._write(("\r\x1b[K" if self._open else "") + text + "\n")
+        self.clear()
+        self._write(f"{text}\n")
+
+    def clear(self) -> None:
+        """Take away the line that is written over."""
+        if self._open:
+            self._write("\r\x1b[K")
         self._open = False
 
     def progress(self, text: str) -> None:
@@ -404,9 +410,12 @@ class Setup:
         """Do what is missing. Raises SetupError."""
         if not self._missing():
             return
-        with setup_lock(self._console):
-            for step in self._missing():
-                step()
+        try:
+            with setup_lock(self._console):
+                for step in self._missing():
+                    step()
+        finally:
+            self._console.clear()
 
     def _missing(self) -> list[Callable[[], None]]:
         self._stamp = read_stamp()

@@ -70,9 +70,7 @@ def examine() -> Report:
     try:
         facts = llama_cpp_facts()
     except HeadstartError as error:
-        problems.append(
-            f"llama.cpp does not run: {error.what}; start launch.py --backend cpu to install it anew"
-        )
+        problems.append(f"llama.cpp does not run: {error.what}; {_INSTALL_ANEW}")
     folder = models_dir()
     if not os.access(folder, os.W_OK):
         problems.append(f"{folder} is missing or cannot be written; make it, or change who may write there")

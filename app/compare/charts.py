@@ -6,8 +6,9 @@ colour alone. ``dark`` fits them to a dark page. Altair needs a second to import
 
 from __future__ import annotations
 
+import itertools
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def speed(comparison: Comparison, dark: bool = False) -> Chart | None:
     for column in comparison.columns:
         if speeds := _speeds(comparison, column):
             bars.append(_speed_bar(words[column.name], speeds))
-    return _speed_bars(bars, "label", dark) if bars else None
+    return _speed_bars(bars, "label", _shades(comparison), dark) if bars else None
 
 
 def overlay(comparisons: Sequence[Comparison], dark: bool = False) -> Chart | None:
@@ -82,7 +83,8 @@ def overlay(comparisons: Sequence[Comparison], dark: bool = False) -> Chart | No
                 bars.append(bar | {"comparison": comparison.id, "words": words[column.name]})
     like = [bar["words"] for bar in bars]
     bars.sort(key=lambda bar: like.index(bar["words"]))
-    return _speed_bars(bars, "comparison", dark) if bars else None
+    shades = dict(zip((one.id for one in comparisons), itertools.cycle(_PALETTE), strict=False))
+    return _speed_bars(bars, "comparison", shades, dark) if bars else None
 
 
 def by_kind(comparison: Comparison, dark: bool = False) -> Chart | None:
@@ -114,7 +116,7 @@ def by_kind(comparison: Comparison, dark: bool = False) -> Chart | None:
     layers = [
         base.mark_bar().encode(
             x=alt.X("speedup:Q", title="x plain (median of pairs)", scale=scale),
-            color=alt.Color("label:N", sort=order, title=None, scale=_colours(order)),
+            color=alt.Color("label:N", sort=order, title=None, scale=_scale_of(order, _shades(comparison))),
         ),
         *_spread(base, scale, dark),
         base.mark_text(align="left", dx=5, color=_ink(dark)).encode(
@@ -143,7 +145,9 @@ def by_position(comparison: Comparison, dark: bool = False) -> Chart | None:
         ]
     if not points:
         return None
-    chart = _lines(points, order, dark, "place", "place in the draft", "rate", "accepted", rate=True)
+    chart = _lines(
+        points, order, _shades(comparison), dark, "place", "place in the draft", "rate", "accepted", rate=True
+    )
     return _styled(chart.properties(title="Acceptance by place in the draft"), dark)
 
 
@@ -159,11 +163,14 @@ def sweep(comparison: Comparison, key: str, dark: bool = False) -> Chart | None:
             points.append({"label": name, "value": value, "speedup": gain, "rate": part.acceptance_rate})
     if not points:
         return None
+    shades = dict(zip(order, itertools.cycle(_PALETTE[1:]), strict=False))
     panels = []
     for figure, title, form in (("speedup", "x plain", ".2f"), ("rate", "accepted", ".0%")):
         shown = [point | {"text": f"{point[figure]:{form}}"} for point in points if point[figure] is not None]
         if shown:
-            panel = _lines(shown, order, dark, "value", SWEPT[key], figure, title, rate=figure == "rate")
+            panel = _lines(
+                shown, order, shades, dark, "value", SWEPT[key], figure, title, rate=figure == "rate"
+            )
             panels.append(panel.properties(width=_WIDTH * 0.7, title=f"{title} by {SWEPT[key]}"))
     return _styled(alt.hconcat(*panels), dark) if panels else None
 
@@ -188,6 +195,7 @@ def _swept(comparison: Comparison, key: str) -> dict[str, list[tuple[float, Colu
 def _lines(
     points: Sequence[dict[str, Any]],
     order: Sequence[str],
+    shades: Mapping[str, str],
     dark: bool,
     x: str,
     x_title: str,
@@ -203,7 +211,7 @@ def _lines(
             f"{x}:Q", title=x_title, axis=alt.Axis(values=places, format="~g"), scale=alt.Scale(padding=16)
         ),
         y=alt.Y(f"{y}:Q", title=y_title, axis=axis, scale=scale),
-        color=alt.Color("label:N", sort=order, title=None, scale=_colours(order)),
+        color=alt.Color("label:N", sort=order, title=None, scale=_scale_of(order, shades)),
     )
     dashes = alt.Scale(domain=order, range=[_DASHES[place % len(_DASHES)] for place in range(len(order))])
     layers = [
@@ -232,9 +240,9 @@ def _speed_bar(label: str, speeds: Sequence[float]) -> dict[str, Any]:
     return {"label": label, "speed": median, **ends, "text": f"{median:.1f}"}
 
 
-def _speed_bars(bars: Sequence[dict[str, Any]], colour: str, dark: bool) -> Chart:
+def _speed_bars(bars: Sequence[dict[str, Any]], colour: str, shades: Mapping[str, str], dark: bool) -> Chart:
     order = [bar["label"] for bar in bars]
-    shades = list(dict.fromkeys(bar[colour] for bar in bars))
+    names = list(dict.fromkeys(bar[colour] for bar in bars))
     legend = None if colour == "label" else alt.Legend()
     scale = alt.Scale(domain=[0, max(bar["max"] for bar in bars) * _ROOM])
     base = alt.Chart(_data(bars)).encode(
@@ -245,7 +253,7 @@ def _speed_bars(bars: Sequence[dict[str, Any]], colour: str, dark: bool) -> Char
         base.mark_bar().encode(
             x=alt.X("speed:Q", title="tokens/s (median, slowest to fastest run)", scale=scale),
             color=alt.Color(
-                f"{colour}:N", sort=shades, legend=legend, scale=_colours(shades, with_plain=True), title=None
+                f"{colour}:N", sort=names, legend=legend, scale=_scale_of(names, shades), title=None
             ),
         ),
         *_spread(base, scale, dark),
@@ -270,13 +278,18 @@ def _data(rows: Iterable[dict[str, Any]]) -> alt.InlineData:
     return alt.InlineData(values=list(rows))
 
 
-def _colours(names: Sequence[str], with_plain: bool = False) -> alt.Scale:
-    """A colour for each name; grey is plain's, where it is the first of them."""
-    others = _PALETTE[1:]
-    shades = [others[place % len(others)] for place in range(len(names))]
-    if with_plain:
-        shades = [_PALETTE[0], *shades[:-1]]
-    return alt.Scale(domain=list(names), range=shades)
+def _shades(comparison: Comparison) -> dict[str, str]:
+    """A colour for each column in words, the same in every chart; grey is the baseline's."""
+    words = labels(comparison)
+    others = itertools.cycle(_PALETTE[1:])
+    return {
+        words[column.name]: _PALETTE[0] if column is comparison.baseline else next(others)
+        for column in comparison.columns
+    }
+
+
+def _scale_of(names: Sequence[str], shades: Mapping[str, str]) -> alt.Scale:
+    return alt.Scale(domain=list(names), range=[shades[name] for name in names])
 
 
 def _ink(dark: bool) -> str:

@@ -188,7 +188,9 @@ def audit_words(part: Summary) -> str:
 
 
 def _named(name: str, words: dict[str, str]) -> str:
-    return name if words[name].casefold() == name.casefold() else f"{name} ({words[name]})"
+    if words[name].casefold() == name.casefold():
+        return name
+    return words[name] if words[name].endswith(f"({name})") else f"{name} ({words[name]})"
 
 
 def _kind_cell(part: Summary) -> str:

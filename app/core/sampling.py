@@ -23,9 +23,7 @@ from app.core.tokens import DraftSource, TokenKind
 
 Logits = NDArray[np.float32]
 
-# How far below the largest logit the candidates of a top-k cut are first looked for. Selecting a few
-# dozen by a threshold costs a twentieth of a partition of a whole 152k row.
-_FIRST_REACH = 8.0
+_COLUMN_HEIGHT = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +93,22 @@ def penalise(logits: Logits, settings: SamplingSettings, history: Sequence[int])
 
 def largest(logits: Logits, count: int) -> NDArray[np.int64]:
     """Ids of the ``count`` largest logits, ascending; the lower id wins a tie."""
-    reach, top = _FIRST_REACH, logits.max()
-    candidates = np.flatnonzero(logits >= top - reach)
-    while len(candidates) < count:
-        reach *= 2
-        candidates = np.flatnonzero(logits >= top - reach) if reach < 1e6 else np.arange(len(logits))
+    candidates = np.flatnonzero(logits >= _lower_bound(logits, count))
     order = np.argsort(-logits[candidates], kind="stable")[:count]
     return np.sort(candidates[order])
+
+
+def _lower_bound(logits: Logits, count: int) -> np.float32:
+    """A value that at least ``count`` logits reach, and not many more.
+
+    Cut into columns, each column's largest logit is one of the row's: the ``count``-th largest of these
+    will do. This takes a twentieth of the time of a partition of a whole 152k row.
+    """
+    width = len(logits) // _COLUMN_HEIGHT
+    if width < count:
+        return logits.min()
+    columns = logits[: width * _COLUMN_HEIGHT].reshape(_COLUMN_HEIGHT, width).max(axis=0)
+    return np.partition(columns, width - count)[width - count]
 
 
 def _nucleus(logits: Logits, top_p: float) -> NDArray[np.int64]:

@@ -13,6 +13,10 @@ import pytest
 
 from app.core.paths import PROJECT, models_dir
 
+# A browser and a model share the cores here. Threads that wait by spinning, llama.cpp's default, then make a
+# pass up to forty times as long; sleeping ones at most twice. Set before any child starts.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 REQUIRE_ALL = os.environ.get("HEADSTART_REQUIRE_ALL") == "1"
 
 _BROWSERS = (

@@ -109,8 +109,8 @@ class SpeculationSettings:
     mode: Mode = Mode.PLAIN
     n_draft: int = 4
     p_min: float = 0.0
-    ngram_min: int = 2
-    ngram_max: int = 4
+    ngram_min: int = 4
+    ngram_max: int = 6
 
     def __post_init__(self) -> None:
         _require_within("n_draft", self.n_draft, 0, MAX_DRAFT)

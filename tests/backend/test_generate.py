@@ -233,7 +233,7 @@ def test_the_defaults_are_those_of_the_contract(ask: Generate, starter_model: Pa
     )
     assert {name: settings[name] for name in FLAGS - {"target"}} == {
         "draft": None, "mode": None, "system": None, "raw": False, "max_tokens": 256, "n_draft": 4,
-        "p_min": 0, "ngram_min": 2, "ngram_max": 4, "temperature": 0, "top_k": 40, "top_p": 1, "min_p": 0,
+        "p_min": 0, "ngram_min": 4, "ngram_max": 6, "temperature": 0, "top_k": 40, "top_p": 1, "min_p": 0,
         "repeat_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0, "repeat_last_n": 64, "seed": 0,
         "stop": [], "n_ctx": 4096, "threads": None, "n_batch": 512, "gpu_layers": None,
         "draft_gpu_layers": None, "cache_type_k": "f16", "cache_type_v": "f16",

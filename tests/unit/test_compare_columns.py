@@ -76,7 +76,7 @@ def test_a_sweep_varies_every_column_but_plain(parse: Any) -> None:
         "p", "a n_draft=1", "a n_draft=2", "a n_draft=8", "b n_draft=1", "b n_draft=2", "b n_draft=8",
     ]  # fmt: skip
     assert [one.request.speculation.n_draft for one in columns] == [4, 1, 2, 8, 1, 2, 8]
-    assert [one.request.speculation.ngram_min for one in columns] == [2, 2, 2, 2, 3, 3, 3]
+    assert [one.request.speculation.ngram_min for one in columns] == [4, 4, 4, 4, 3, 3, 3]
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,8 @@ REFUSED = [
     (SamplingSettings, "seed", [-1]),
     (SpeculationSettings, "n_draft", [-1, MAX_DRAFT + 1]),
     (SpeculationSettings, "p_min", [-0.1, 1.1, *NOT_NUMBERS]),
-    (SpeculationSettings, "ngram_min", [-1, 0, 5]),
-    (SpeculationSettings, "ngram_max", [1, 17]),
+    (SpeculationSettings, "ngram_min", [-1, 0, 7]),
+    (SpeculationSettings, "ngram_max", [3, 17]),
     (request, "max_tokens", [-1, 0]),
 ]
 ACCEPTED = [
@@ -77,8 +77,8 @@ ACCEPTED = [
     (SamplingSettings, "seed", [0, 2**64, 10**20]),
     (SpeculationSettings, "n_draft", [0, MAX_DRAFT]),
     (SpeculationSettings, "p_min", [0.0, 1.0]),
-    (SpeculationSettings, "ngram_min", [1, 4]),
-    (SpeculationSettings, "ngram_max", [2, 16]),
+    (SpeculationSettings, "ngram_min", [1, 6]),
+    (SpeculationSettings, "ngram_max", [4, 16]),
     (request, "max_tokens", [1, 10**9]),
     (request, "stop", [(), ("a", "\n\n")]),
 ]

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import gradio as gr
 
 from app.ui.answering import Client
+from app.ui.compare import CompareTab
 from app.ui.components import asset, scripted
 from app.ui.generate import QUIET, GenerateTab
 from app.ui.shelf import DiskShelf, Shelf
+from app.worker.client import WorkerClient
 
 SANS = ["system-ui", "-apple-system", "Segoe UI", "Noto Sans", "Liberation Sans", "sans-serif"]
-STYLES = ("page.css", "parts.css", "chat.css", "side.css")
+STYLES = ("page.css", "parts.css", "chat.css", "side.css", "compare.css")
 MONO = ["ui-monospace", "SF Mono", "Cascadia Code", "Menlo", "Consolas", "DejaVu Sans Mono", "monospace"]
 
 
@@ -21,8 +23,12 @@ def build(client: Client, shelf: Shelf | None = None, on_quit: Callable[[], None
     """The page around a worker's client; ``on_quit`` is called when a person ends the program from it."""
     with gr.Blocks(title="Headstart", analytics_enabled=False, fill_width=True) as page:
         chrome = scripted("chrome.html", ["chrome.js"], elem_id="chrome")
-        with gr.Tabs(elem_id="tabs"), gr.Tab("Generate", id="generate"):
-            GenerateTab(client, shelf or DiskShelf())
+        shelf = shelf or DiskShelf()
+        with gr.Tabs(elem_id="tabs"):
+            with gr.Tab("Generate", id="generate"):
+                GenerateTab(client, shelf)
+            with gr.Tab("Compare", id="compare", elem_id="compare-tab"):
+                CompareTab(cast(WorkerClient, client), shelf)
         if on_quit is not None:
             chrome.quit(lambda: on_quit(), None, None, **QUIET)
     return page

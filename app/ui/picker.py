@@ -47,17 +47,13 @@ class Picker:
         """
         presets, errors = self.shelf.presets()
         try:
-            models = self.shelf.models()
+            targets = target_options(self.shelf)
         except HeadstartError as error:  # llama.cpp itself does not load here
-            models, errors = [], [*errors, error]
-        targets = [
-            (str(file.path), file.name, "" if file.is_usable else file.problem or f"a {file.kind} file")
-            for file in models
-        ]
-        target = _valid(picks.get("target"), targets)
+            targets, errors = [], [*errors, error]
+        target = valid(picks.get("target"), targets)
         mode = picks.get("mode") or Mode.LOOKUP.value
-        drafts, problem = self._drafts(target) if target and mode == Mode.DRAFT.value else ([], None)
-        draft = _valid(picks.get("draft"), drafts, avoid=target)
+        drafts, problem = draft_options(self.shelf, target) if mode == Mode.DRAFT.value else ([], None)
+        draft = valid(picks.get("draft"), drafts, avoid=target)
         chosen = self.preset(picks.get("preset"))
         value = {
             "preset": chosen.name if chosen else "",
@@ -98,16 +94,6 @@ class Picker:
         title = f"A better pair for this machine: {best.title}"
         return {**self.offer(best), "title": title, "dismissable": True}
 
-    def _drafts(self, target: str) -> tuple[list[Option], HeadstartError | None]:
-        try:
-            checked = self.shelf.drafts_for(Path(target))
-        except HeadstartError as error:
-            return [], error
-        return [
-            (str(file.path), file.name, "" if check.fits else "; ".join(check.reasons) or "does not fit")
-            for file, check in checked
-        ], None
-
     def _preset_option(self, preset: Preset) -> Option:
         to_fetch = self._to_fetch(preset)
         return preset.name, preset.title + (f" ({size(to_fetch)} to fetch)" if to_fetch else ""), ""
@@ -130,7 +116,29 @@ def progress_card(download: Download) -> dict[str, Any]:
     }
 
 
-def _valid(value: str | None, options: list[Option], avoid: str = "") -> str:
+def target_options(shelf: Shelf) -> list[Option]:
+    """Every model file; one that can't be loaded has the reason."""
+    return [
+        (str(file.path), file.name, "" if file.is_usable else file.problem or f"a {file.kind} file")
+        for file in shelf.models()
+    ]
+
+
+def draft_options(shelf: Shelf, target: str) -> tuple[list[Option], HeadstartError | None]:
+    """Every model as a draft of the target, those that don't fit with the reason; or why that is unknown."""
+    if not target:
+        return [], None
+    try:
+        checked = shelf.drafts_for(Path(target))
+    except HeadstartError as error:
+        return [], error
+    return [
+        (str(file.path), file.name, "" if check.fits else "; ".join(check.reasons) or "does not fit")
+        for file, check in checked
+    ], None
+
+
+def valid(value: str | None, options: list[Option], avoid: str = "") -> str:
     """The value if it can be chosen, else the first that can, rather not the one to avoid."""
     possible = [path for path, _, problem in options if not problem]
     if value in possible:

@@ -98,7 +98,7 @@ def largest(logits: Logits, count: int) -> NDArray[np.int64]:
     return np.sort(candidates[order])
 
 
-def _lower_bound(logits: Logits, count: int) -> np.float32:
+def _lower_bound(logits: Logits, count: int) -> float:
     """A value that at least ``count`` logits reach, and not many more.
 
     Cut into columns, each column's largest logit is one of the row's: the ``count``-th largest of these
@@ -106,9 +106,9 @@ def _lower_bound(logits: Logits, count: int) -> np.float32:
     """
     width = len(logits) // _COLUMN_HEIGHT
     if width < count:
-        return logits.min()
+        return float(logits.min())
     columns = logits[: width * _COLUMN_HEIGHT].reshape(_COLUMN_HEIGHT, width).max(axis=0)
-    return np.partition(columns, width - count)[width - count]
+    return float(np.partition(columns, width - count)[width - count])
 
 
 def _nucleus(logits: Logits, top_p: float) -> NDArray[np.int64]:

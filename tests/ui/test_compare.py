@@ -141,8 +141,9 @@ def test_from_click_to_export(real: Real, visitor: Visitor) -> None:
     page.wait_for_function("parseInt(document.querySelector('.hs-c-lane .hs-c-count').textContent) > 0")
     expect(page.locator(".hs-c-play")).to_have_text("Play")
     assert [lane_tokens(page, lane) for lane in (0, 1)] == tokens
-    lane = "[...document.querySelectorAll('.hs-c-lane')].map(lane => [...lane.querySelectorAll('.k-a, .k-c, .k-b, .k-t')].map(n => n.textContent).join(''))"
-    plain_text, lookup_text = page.evaluate(lane)
+    outputs = """[...document.querySelectorAll('.hs-c-lane')].map(lane =>
+        [...lane.querySelectorAll('.k-a, .k-c, .k-b, .k-t')].map(node => node.textContent).join(''))"""
+    plain_text, lookup_text = page.evaluate(outputs)
     assert plain_text == lookup_text != ""
 
 

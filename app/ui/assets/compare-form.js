@@ -65,13 +65,13 @@ function drawColumns() {
   for (const add of $$("[data-add]")) {
     const full = form.columns.length >= choices.max_columns, none = add.dataset.add === "draft" && !firstDraft();
     add.disabled = full || none;
-    add.title = full ? `At most ${choices.max_columns} columns fit side by side` : none ? "No model on this machine fits this target as a draft" : "";
+    add.title = full ? `At most ${choices.max_columns} columns fit side by side` : none ? "No other model on this machine fits this target as a draft" : "";
   }
 }
 
 const firstDraft = () => {
-  const fit = choices.drafts.filter(([id, , problem]) => id && !problem);
-  return (fit.find(([id]) => id !== form.target) ?? fit[0])?.[0] ?? "";
+  const fit = choices.drafts.find(([id, , problem]) => id && !problem && id !== form.target);
+  return fit?.[0] ?? "";
 };
 
 function drawForm() {
@@ -114,8 +114,9 @@ async function plan(isNewTarget = false) {
   if (!answer || mine !== planned) return;
   choices = answer.choices;
   if (isNewTarget) {
-    const fit = new Set(choices.drafts.filter(([, , problem]) => !problem).map(([id]) => id));
+    const fit = new Set(choices.drafts.filter(([id, , problem]) => !problem && id !== form.target).map(([id]) => id));
     for (const column of form.columns) if (column.mode === "draft" && !fit.has(column.draft)) column.draft = firstDraft();
+    form.columns = form.columns.filter(({mode, draft}) => mode !== "draft" || draft);
     drawColumns();
     return plan();
   }

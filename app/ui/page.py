@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import gradio as gr
+from starlette.middleware import Middleware
 
 from app.ui.answering import Client
 from app.ui.compare import CompareTab
 from app.ui.components import asset, scripted
 from app.ui.generate import QUIET, GenerateTab
+from app.ui.guard import OnlyThisMachine
 from app.ui.shelf import DiskShelf, Shelf
 from app.worker.client import WorkerClient
 
@@ -50,6 +52,7 @@ def serve(page: gr.Blocks, port: int | None) -> str:
         run_history=False,
         enable_monitoring=False,
         footer_links=[],
+        app_kwargs={"middleware": [Middleware(OnlyThisMachine)]},
         theme=theme(),
         # Not as css_paths: Gradio would scope every rule to its container.
         head=f"<style>{''.join(asset(name) for name in STYLES)}</style>",

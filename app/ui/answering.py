@@ -87,13 +87,16 @@ class Answer:
     def fail(self, what: str, remedy: str, log: str = "") -> None:
         """The answer can't go on; what has come so far stays."""
         words = f"{what}; {remedy}" if remedy else what
-        self._keep(stream.record("failed", words[:1].upper() + words[1:] + ".", log))
+        if "." not in words.partition(" ")[0]:  # else it begins with the name of a file
+            words = words[:1].upper() + words[1:]
+        self._keep(stream.record("failed", f"{words}.", log))
         self.figures.finish(self.figures.stats, self.figures.plain_tokens_per_s)
         self._end("failed")
 
     def abandon(self) -> None:
         """Nobody reads on: the tab was closed or reloaded."""
         if not self.finished:
+            self.figures.finish(self.figures.stats, self.figures.plain_tokens_per_s)
             self._end("cancelled")
 
     def _end(self, reason: str) -> None:
@@ -129,10 +132,9 @@ def answer(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Submit the request and yield the page's values, at least twice a second, until it has ended.
 
-    Closing the generator cancels the run.
+    Closing the generator cancels the run. A turn that has left the conversation has no more to show.
     """
-    keep = conversation.turns.index(turn)
-    making = Answer(turn, keep, request.speculation.mode is not Mode.PLAIN)
+    making = Answer(turn, len(conversation.turns) - 1, request.speculation.mode is not Mode.PLAIN)
     making.status("Sending")
     yield making.shown()
     run = None
@@ -146,6 +148,8 @@ def answer(
                 making.take(message)
             is_new = is_new or bool(batch)
             if time.monotonic() - shown_at >= (UPDATE_S if is_new else BEAT_S):
+                if not conversation.has(turn):
+                    return
                 yield making.shown()
                 shown_at, is_new = time.monotonic(), False
     except HeadstartError as error:
@@ -157,4 +161,5 @@ def answer(
             run.cancel()
         making.abandon()
         turn.run = None
-    yield making.shown()
+    if conversation.has(turn):
+        yield making.shown()

@@ -19,7 +19,7 @@ class CanCancel(Protocol):
     def cancel(self) -> None: ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Turn:
     """A question and what came of it. ``lines`` are its records as the browser gets them."""
 
@@ -64,6 +64,10 @@ class Conversation:
         deadline = time.monotonic() + patience_s
         while any(turn.run for turn in self.turns) and time.monotonic() < deadline:
             time.sleep(0.02)
+
+    def has(self, turn: Turn) -> bool:
+        """Whether the turn is still part of it."""
+        return turn in self.turns
 
     def clear(self) -> None:
         """Start over."""

@@ -75,11 +75,13 @@ class FigureKeeper:
                 "slower": False,
                 "ratio_detail": "the baseline: nothing is drafted",
             }
+        if not self.stats.drafted:
+            return {"ratio": DASH, "slower": False, "ratio_detail": "nothing drafted so far"}
         if not ours or not plain:
             return {"ratio": DASH, "slower": False, "ratio_detail": "no estimate of plain decoding yet"}
         return {
             "ratio": versus_plain(ours, plain),
-            "slower": ours < plain,
+            "slower": _is_slower(ours, plain),
             "ratio_detail": f"{speed(ours)} against {speed(plain)} tokens/s",
         }
 
@@ -94,7 +96,7 @@ class FigureKeeper:
         ]
         if stats.tokens_per_s:
             parts.append(f"{speed(stats.tokens_per_s)} tokens/s")
-            if self.speculates and self.plain_tokens_per_s:
+            if self.stats.drafted and self.plain_tokens_per_s:
                 parts.append(versus_plain(stats.tokens_per_s, self.plain_tokens_per_s))
         if stats.acceptance_rate is not None:
             parts.append(f"{percent(stats.acceptance_rate)} accepted")
@@ -106,7 +108,13 @@ class FigureKeeper:
 def versus_plain(ours: float, plain: float) -> str:
     """How a speed compares with plain decoding's, never flattering."""
     ratio = f"{ours / plain:.2f}x"
-    return f"{ratio} plain (estimate)" if ours >= plain else f"slower than plain: {ratio} (estimate)"
+    words = f"slower than plain: {ratio}" if _is_slower(ours, plain) else f"{ratio} plain"
+    return f"{words} (estimate)"
+
+
+def _is_slower(ours: float, plain: float) -> bool:
+    """By the ratio as it is shown, so that 1.00x is not called slower."""
+    return round(ours / plain, 2) < 1
 
 
 def prompt_words(stats: Stats) -> str:

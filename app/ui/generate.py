@@ -102,7 +102,7 @@ class GenerateTab:
             request = Request(messages, False, max_tokens, stop, sampling, speculation)
         except HeadstartError as error:
             refusal = Answer(turn, len(conversation.turns) - 1, speculates=False)
-            refusal.fail(error.what, error.remedy)
+            refusal.fail(settings_panel.in_words_of_the_page(error.what), error.remedy)
             yield refusal.shown()
             return
         yield from answer(self._client, conversation, turn, load, request)

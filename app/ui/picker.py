@@ -119,7 +119,7 @@ def progress_card(download: Download) -> dict[str, Any]:
 def target_options(shelf: Shelf) -> list[Option]:
     """Every model file; one that can't be loaded has the reason."""
     return [
-        (str(file.path), file.name, "" if file.is_usable else file.problem or f"a {file.kind} file")
+        (str(file.path), file.name, "" if file.is_usable else file.problem or f"of kind '{file.kind}'")
         for file in shelf.models()
     ]
 

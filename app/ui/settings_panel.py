@@ -116,18 +116,8 @@ def to_settings(
     """What picks and fields say: loading, speculation, sampling, the longest answer, the stop strings.
 
     Raises:
-        UsageError: a field is empty or out of its bounds; the words name it as the page does.
+        UsageError: a field is empty or out of its bounds.
     """
-    try:
-        return _to_settings(picks, values)
-    except UsageError as error:
-        name = re.compile(r"\b(" + "|".join(NAMES) + r")\b")
-        raise UsageError(name.sub(lambda match: NAMES[match[0]], error.what), error.remedy) from error
-
-
-def _to_settings(
-    picks: Mapping[str, Any], values: Mapping[str, Any]
-) -> tuple[LoadSettings, SpeculationSettings, SamplingSettings, int, tuple[str, ...]]:
     if not picks.get("target"):
         raise UsageError("no target model is chosen", "choose one above, or fetch a preset")
     mode = Mode(picks["mode"])
@@ -162,6 +152,11 @@ def _to_settings(
     )
     stop = tuple(line for line in (values["stop"] or "").splitlines() if line)
     return load, speculation, sampling, number("max_tokens"), stop
+
+
+def in_words_of_the_page(what: str) -> str:
+    """What is wrong with a setting, its name as the page has it."""
+    return re.sub(r"\b(" + "|".join(NAMES) + r")\b", lambda match: NAMES[match[0]], what)
 
 
 class _Reader:

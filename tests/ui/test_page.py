@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -165,7 +167,16 @@ def test_a_wrong_setting_is_one_clear_line(fake: Served, visitor: Visitor) -> No
     page.keyboard.press("Tab")
     page.keyboard.press("Escape")
     ask(page, "Hello")
-    expect(page.locator(".hs-failed")).to_contain_text("Shortest match 9 and Longest match 4 must satisfy")
+    expect(page.locator(".hs-failed")).to_contain_text("Shortest match 9 and Longest match 6 must satisfy")
+    assert fake.client.runs == []
+    page.click(".hs-settings-toggle")
+    page.fill("#ngram_min input", "2")
+    page.fill("#max_tokens input", "0")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Escape")
+    ask(page, "Hello")
+    words = ["Shortest match", "Longest answer 0 must be at least 1"]
+    expect(page.locator(".hs-failed")).to_contain_text(words)
     assert fake.client.runs == []
     expect(page.locator(".hs-send")).to_be_visible()
 
@@ -280,6 +291,58 @@ def test_regenerate_edit_and_new_conversation(fake: Served, visitor: Visitor) ->
     expect(page.locator(".hs-turn")).to_have_count(0)
     expect(page.locator(".hs-example").first).to_be_visible()
     expect(page.locator("[data-figure=speed]")).to_have_text("—")
+
+
+def test_a_new_conversation_while_an_answer_runs_stays_new(fake: Served, visitor: Visitor) -> None:
+    fake.client.script = Script(WORDS, holds_after=2)
+    page = visitor.open(fake.address)
+    ask(page, "One")
+    expect(page.locator(".hs-text .k-a").first).to_be_visible()
+    page.click(".hs-new")
+    expect(page.locator(".hs-turn")).to_have_count(0)
+    fake.client.script = Script([" two"])
+    ask(page, "Two")
+    finished(page)
+    assert fake.client.runs[0].cancelled.is_set()
+    expect(page.locator(".hs-question-text")).to_have_text(["Two"])
+
+
+def test_stop_in_the_moment_of_sending_stops(fake: Served, visitor: Visitor) -> None:
+    fake.client.script = Script(WORDS, holds_after=2)
+    page = visitor.open(fake.address)
+    page.fill(".hs-input", "One")
+    page.evaluate("document.querySelector('.hs-send').click(), document.querySelector('.hs-stop').click()")
+    expect(page.locator(".hs-summary")).to_contain_text("Stopped")
+    finished(page)
+
+
+def test_a_double_click_on_send_asks_once_and_stops_nothing(fake: Served, visitor: Visitor) -> None:
+    fake.client.script = Script(WORDS, pause_s=0.05)
+    page = visitor.open(fake.address)
+    page.fill(".hs-input", "One")
+    box = page.locator(".hs-send").bounding_box()
+    assert box is not None
+    page.mouse.dblclick(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    finished(page)
+    assert output(page) == "".join(WORDS)
+    assert len(fake.client.runs) == 1
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "evil.example"},
+        {"Host": "evil.example:80", "Origin": "http://evil.example:80"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+    ],
+)
+def test_other_sites_get_nothing(fake: Served, headers: dict[str, str]) -> None:
+    for method, path in (("GET", "config"), ("POST", "gradio_api/upload"), ("POST", "gradio_api/queue/join")):
+        request = urllib.request.Request(fake.address + path, method=method, headers=headers)
+        with pytest.raises(urllib.error.HTTPError) as refusal:
+            urllib.request.urlopen(request, timeout=30)
+        assert refusal.value.code == 403
 
 
 def test_examples_ask_with_one_click(fake: Served, visitor: Visitor) -> None:

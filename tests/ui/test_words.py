@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from pathlib import Path
 
 import pytest
 
@@ -73,11 +74,24 @@ def test_nothing_drafted_shows_dashes() -> None:
 )
 def test_speed_against_plain(speed: float, plain: float | None, words: str, slower: bool) -> None:
     keeper = figures.FigureKeeper(speculates=True)
-    keeper.finish(Stats(tokens_per_s=speed, output_tokens=5), plain)
+    keeper.finish(Stats(tokens_per_s=speed, output_tokens=5, drafted=4), plain)
     shown = keeper.shown()
     assert (shown["ratio"], shown["slower"]) == (words, slower)
     if plain:
         assert shown["ratio_detail"] == f"{speed} against {plain} tokens/s"
+
+
+def test_a_ratio_that_reads_1_is_not_called_slower() -> None:
+    assert figures.versus_plain(99.9, 100.0) == "1.00x plain (estimate)"
+    assert figures.versus_plain(99.0, 100.0) == "slower than plain: 0.99x (estimate)"
+
+
+def test_no_speed_up_is_claimed_where_nothing_was_drafted() -> None:
+    keeper = figures.FigureKeeper(speculates=True)
+    keeper.finish(Stats(tokens_per_s=90.0, output_tokens=13, target_passes=13, decode_s=0.14), 38.0)
+    shown = keeper.shown()
+    assert (shown["ratio"], shown["ratio_detail"]) == ("—", "nothing drafted so far")
+    assert "plain" not in keeper.summary()
 
 
 def test_speed_right_now_looks_two_seconds_back() -> None:
@@ -240,3 +254,36 @@ def test_a_failure_without_a_remedy_is_still_one_sentence() -> None:
     turn = Turn("q")
     Answer(turn, 0, speculates=True).take(Failed("the file is cut short", ""))
     assert json.loads(turn.lines[1]) == ["failed", "The file is cut short.", ""]
+
+
+def test_a_failure_that_begins_with_a_file_keeps_its_name() -> None:
+    for what, shown in (
+        ("zz.gguf is broken", "zz.gguf is broken; ask again."),
+        ("it broke", "It broke; ask again."),
+    ):
+        turn = Turn("q")
+        Answer(turn, 0, speculates=False).take(Failed(what, "ask again"))
+        assert ["failed", shown, ""] in records("".join(turn.lines))
+
+
+def test_an_answer_that_nobody_reads_on_has_no_speed_right_now() -> None:
+    client, conversation = FakeClient(), Conversation()
+    client.script = Script([f" word{i}" for i in range(60)], pause_s=0.02)
+    turn = conversation.begin("question")
+    values = answer(client, conversation, turn, LoadSettings(Path()), Request(()))
+    while next(values)[1]["now"] == figures.DASH:
+        pass
+    values.close()
+    assert turn.figures is not None
+    assert (turn.figures["now"], turn.figures["running"]) == (figures.DASH, False)
+
+
+def test_a_turn_that_has_left_the_conversation_shows_no_more() -> None:
+    client, conversation = FakeClient(), Conversation()
+    client.script = Script([" word"] * 9, holds_after=2)
+    turn = conversation.begin("question")
+    values = answer(client, conversation, turn, LoadSettings(Path()), Request(()))
+    next(values)
+    conversation.clear()
+    assert list(values) == []
+    assert client.runs[0].cancelled.is_set()

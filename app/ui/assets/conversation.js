@@ -3,6 +3,7 @@ const $ = (selector) => element.querySelector(selector);
 const turnsBox = $(".hs-turns"), scroller = $(".hs-scroll"), input = $(".hs-input"), card = $(".hs-details");
 const turns = [];
 let id = null, head = null, cursor = 0, editing = false, busy = false, pinned = null, heard = 0;
+let begun = false, halting = false;
 
 // ---- the stream -------------------------------------------------------------------------------------------
 
@@ -12,7 +13,11 @@ const readers = {
     while (turns.length > n) turns.pop().root.remove();
     hideDetails();
   },
-  turn: (question) => addTurn(question),
+  turn: (question) => {
+    addTurn(question);
+    begun = true;
+    if (halting) halt();
+  },
   status: (words, fraction) => current().answer.setStatus(words, fraction),
   left_out: (n) => current().note(n === 1
     ? "The oldest turn no longer fits the context and was left out."
@@ -109,8 +114,14 @@ function setBusy(now) {
 function ask(request) {
   if (busy || id === null) return;
   setBusy(true);
+  begun = halting = false;
   toEnd();
   trigger("ask", {tab: id, ...request});
+}
+
+function halt() {
+  halting = false;
+  trigger("halt", {tab: id});
 }
 
 function send() {
@@ -153,9 +164,12 @@ input.addEventListener("keydown", (event) => {
   } else if (event.key === "Escape" && editing) endEdit();
 });
 $(".hs-edit-cancel").addEventListener("click", endEdit);
-$(".hs-stop").addEventListener("click", () => {
+// The second click of a double click on Send lands here; and a Stop must not overtake its question.
+$(".hs-stop").addEventListener("click", (event) => {
+  if (event.detail > 1) return;
   $(".hs-stop").disabled = true;
-  trigger("halt", {tab: id});
+  halting = true;
+  if (begun) halt();
 });
 $(".hs-new").addEventListener("click", () => {
   endEdit();

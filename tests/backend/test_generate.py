@@ -216,7 +216,8 @@ def check_token(token: dict[str, Any], mode: str) -> None:
 def test_the_object_is_the_contract(mode: str, sampled: bool, ask: Generate, worse_draft: Path) -> None:
     draft = ["--draft", worse_draft] if mode == "draft" else []
     sampling = ["--temperature", 1, "--seed", 5] if sampled else []
-    result = ask("--mode", mode, *draft, *sampling, "--max-tokens", 40, "--raw", prompt=COPY)
+    lookup = ["--ngram-min", 2] if mode == "lookup" else []
+    result = ask("--mode", mode, *draft, *lookup, *sampling, "--max-tokens", 40, "--raw", prompt=COPY)
     check_object(result)
     assert result["mode"] == mode
     assert (result["draft"] is not None) == (mode == "draft")

@@ -314,9 +314,10 @@ def test_a_hub_that_breaks_down_midway_leaves_a_part_that_the_next_try_continues
 
 def test_cancelling_a_stalled_download_is_quick_and_the_next_one_continues(folder: Path, hub: Hub) -> None:
     hub.stall_at = stalled = 9 * BLOCK
+    others = psutil.Process().children()
     with pytest.raises(Cancelled):
         get(Watcher(lambda progress: progress.done == stalled))
-    assert not psutil.Process().children()
+    assert set(psutil.Process().children()) <= set(others)
     hub.go_on.set()
     assert get().read_bytes() == DATA
     assert ranges(hub) == [None, f"bytes={stalled}-"]
@@ -564,7 +565,11 @@ def test_a_program_that_is_ended_midway_takes_its_download_along(folder: Path, h
     hub.stall_at = stalled = 3 * BLOCK
     part = folder / "tiny.gguf.part"
     program = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(folder)], cwd=PROJECT, stderr=subprocess.PIPE
+        [sys.executable, "-c", SCRIPT, str(folder)],
+        cwd=PROJECT,
+        stderr=subprocess.PIPE,
+        # Tests that run in the background of a shell inherit an ignored Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     wait_for(lambda: part.exists() and part.stat().st_size == stalled)
     (child,) = psutil.Process(program.pid).children()

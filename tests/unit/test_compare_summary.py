@@ -190,8 +190,8 @@ def test_labels_tell_columns_apart() -> None:
         "again": "Plain (again)",
         "p": "Draft 0.5B, K=4, p_min=0.5",
         "w": "Draft 0.5B, K=4, temperature 0.8",
-        "n": "Lookup, K=4, n=3 to 4",
-        "lk": "Lookup, K=10, n=2 to 4",
+        "n": "Lookup, K=4, n=3 to 6",
+        "lk": "Lookup, K=10, n=4 to 6",
     }
     named = comparison((column("a", Mode.DRAFT, Path("/m/Qwen2.5-Coder-0.5b-q4_k_m.gguf")),))
     assert labels(named) == {"a": "Draft 0.5B, K=4"}

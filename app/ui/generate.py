@@ -37,7 +37,8 @@ class GenerateTab:
     # ---- the page -----------------------------------------------------------------------------------------
 
     def _build(self) -> None:
-        self.tab_id = gr.State("")
+        # Not a State: it would hold a second connection for every tab, and a browser has six for all of them.
+        self.tab_id = gr.Textbox("", visible=False)
         self.picker = scripted("picker.html", ["picker.js"], value={}, elem_id="setup")
         self.offer = scripted("offer.html", ["offer.js"], elem_id="offer")
         self.notes = scripted("notes.html", ["notes.js"], value={}, elem_id="notes")

@@ -428,6 +428,19 @@ def test_stop_of_a_waiting_tab_leaves_the_other(fake: Served, visitor: Visitor) 
     assert output(left) == "".join(WORDS)
 
 
+def test_four_tabs_of_one_browser_leave_room_to_stop(fake: Served, visitor: Visitor) -> None:
+    fake.client.script = Script(WORDS, holds_after=2)
+    context = visitor.context()
+    first, *others = [visitor.open(fake.address, context) for _ in range(4)]
+    ask(first, "Hello")
+    expect(first.locator(".hs-text .k-a").first).to_be_visible()
+    for place, page in enumerate(others, 1):
+        ask(page, "Hello")
+        expect(page.locator(".hs-status")).to_contain_text(f"Waiting: {place} other")
+    first.click(".hs-stop")
+    expect(first.locator(".hs-summary")).to_contain_text("Stopped")
+
+
 def test_a_duplicated_tab_gets_a_conversation_of_its_own(fake: Served, visitor: Visitor) -> None:
     context = visitor.context()
     page = visitor.open(fake.address, context)

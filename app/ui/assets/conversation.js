@@ -3,7 +3,7 @@ const $ = (selector) => element.querySelector(selector);
 const turnsBox = $(".hs-turns"), scroller = $(".hs-scroll"), input = $(".hs-input"), card = $(".hs-details");
 const turns = [];
 let id = null, head = null, cursor = 0, editing = false, busy = false, pinned = null, heard = 0;
-let begun = false, halting = false;
+let begun = false, halting = false, left = "";
 
 // ---- the stream -------------------------------------------------------------------------------------------
 
@@ -35,6 +35,7 @@ const readers = {
 function follow() {
   const value = props.value || "";
   const first = value.slice(0, value.indexOf("\n") + 1);
+  if (first === left) return; // an update that was under way when the conversation was left
   if (first !== head) [head, cursor] = [first, 0];
   const wasAtEnd = Math.abs(belowView()) < 80;
   for (let end; (end = value.indexOf("\n", cursor)) >= 0; cursor = end + 1) {
@@ -174,6 +175,7 @@ $(".hs-stop").addEventListener("click", (event) => {
 $(".hs-new").addEventListener("click", () => {
   endEdit();
   setBusy(false);
+  left = head;
   trigger("renew", {tab: id});
   input.focus();
 });

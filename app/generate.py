@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import sys
-import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from app.core.settings import (
     SamplingSettings,
     SpeculationSettings,
 )
+from app.core.text import harmless
 from app.core.tokens import TokenEvent, TokenKind
 from app.library import catalogue
 from app.worker.client import Run, WorkerClient
@@ -171,11 +171,6 @@ def _raise(failed: Failed) -> None:
     kind = UsageError if failed.usage else HeadstartError
     remedy = "try again, or see llama.cpp's log with --debug" if failed.child_died else failed.remedy
     raise kind(failed.what, remedy)
-
-
-def harmless(text: str) -> str:
-    """Text that cannot steer a terminal: control characters but newline and tab become U+FFFD."""
-    return "".join("\ufffd" if unicodedata.category(c) == "Cc" and c not in "\n\t" else c for c in text)
 
 
 class _Text:

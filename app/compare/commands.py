@@ -14,6 +14,7 @@ from app import generate
 from app.compare import columns, history, machine, report, runner, workloads
 from app.compare.record import Comparison, Prompt
 from app.core.errors import HeadstartError, UsageError
+from app.core.text import harmless
 from app.worker.client import WorkerClient
 
 if TYPE_CHECKING:
@@ -149,14 +150,14 @@ class _Progress:
             self._draw("")
 
     def _line(self, text: str, progress: runner.Progress) -> None:
-        text = generate.harmless(text)
+        text = harmless(text)
         if self._terminal:
             self._draw(f"{_bar(progress)} {text}")
         else:
             print(f"{progress.done}/{progress.total} {text}{_left(progress)}", file=sys.stderr, flush=True)
 
     def _draw(self, text: str) -> None:
-        print(f"\r\x1b[K{generate.harmless(text)[:110]}", end="", file=sys.stderr, flush=True)
+        print(f"\r\x1b[K{harmless(text)[:110]}", end="", file=sys.stderr, flush=True)
 
 
 def _bar(progress: runner.Progress) -> str:
@@ -181,11 +182,11 @@ def _write(comparison: Comparison, args: argparse.Namespace) -> None:
     }
     asked = {name: getattr(args, name) for name in makers if getattr(args, name)}
     taken = _STDOUT in asked.values()
-    print(generate.harmless(report.as_text(comparison)), file=sys.stderr if taken else sys.stdout, flush=True)
+    print(harmless(report.as_text(comparison)), file=sys.stderr if taken else sys.stdout, flush=True)
     for name, where in asked.items():
         text = makers[name]()
         if where == _STDOUT:
-            print(generate.harmless(text) if sys.stdout.isatty() else text, end="", flush=True)
+            print(harmless(text) if sys.stdout.isatty() else text, end="", flush=True)
             continue
         try:
             Path(where).write_text(text, "utf-8", errors="replace", newline="")

@@ -4,6 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# Why a file of another kind than ``model`` can be neither target nor draft.
+WHY_UNUSABLE = {
+    "recurrent": "its recurrent memory cannot drop the tail of a rejected draft",
+    "hybrid": "its partly recurrent memory cannot drop the tail of a rejected draft",
+    "encoder": "it is an encoder and does not write text",
+    "diffusion": "it is a diffusion model and does not write one token after another",
+    "adapter": "it is an adapter (LoRA), not a model",
+    "projector": "it is the image projector of another model",
+    "vocabulary": "it has a vocabulary and no weights",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:

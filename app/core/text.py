@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import unicodedata
 from collections.abc import Sequence
 
 
@@ -73,3 +74,8 @@ class OutputText:
             self._ready.append(text[:length])
             length = max(length - len(text), 0)
         self._waiting = []
+
+
+def harmless(text: str) -> str:
+    """Text that cannot steer a terminal: control characters but newline and tab become U+FFFD."""
+    return "".join("\ufffd" if unicodedata.category(c) == "Cc" and c not in "\n\t" else c for c in text)

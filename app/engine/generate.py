@@ -55,7 +55,7 @@ class Answer:
         if len(prompt_ids) > target.n_ctx:
             raise UsageError(
                 f"the prompt has {len(prompt_ids)} tokens and the context holds {target.n_ctx}; "
-                "shorten the prompt or raise the context (--n-ctx)"
+                "shorten the prompt or raise the context"
             )
         if not prompt_ids:
             raise UsageError("the prompt is empty; write something to answer")

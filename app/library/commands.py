@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from app.core.errors import HeadstartError, UsageError
 from app.core.paths import models_dir
+from app.core.text import harmless
 from app.library import catalogue, fetch
 from app.library.presets import Preset, PresetModel, best_preset, load_models, load_presets
 from app.worker import tasks
@@ -123,6 +124,8 @@ def _as_row(file: catalogue.ModelFile) -> tuple[str, ...]:
 
 
 def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
+    # A file may be named anything, with line breaks and control characters in it too.
+    rows = [tuple(harmless(cell).replace("\n", " ") for cell in row) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

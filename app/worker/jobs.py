@@ -13,7 +13,7 @@ from app.backend.devices import llama_facts
 from app.backend.files import read_facts, requantize
 from app.backend.llama import vocabulary_of
 from app.core.errors import HeadstartError
-from app.core.models import PairCheck
+from app.core.models import WHY_UNUSABLE, PairCheck
 from app.core.vocabulary import compare
 from app.worker.machine import usable_cores
 
@@ -31,13 +31,19 @@ def inspect(send: Send, paths: Sequence[Path]) -> None:
 
 def check(send: Send, target: Path, drafts: Sequence[Path]) -> None:
     """Send (path, PairCheck) for each draft."""
+    target_kind = read_facts(target).kind
     with vocabulary_of(target) as model:
         ours = model.vocabulary()
     for path in drafts:
         try:
-            facts = read_facts(path)
-            if facts.kind != "model":
-                send((path, PairCheck(False, (f"it cannot be loaded as a draft (kind: {facts.kind})",))))
+            kinds = {"target": target_kind, "draft": read_facts(path).kind}
+            unusable = [
+                f"the {role} cannot be used: {WHY_UNUSABLE[kind]}"
+                for role, kind in kinds.items()
+                if kind != "model"
+            ]
+            if unusable:
+                send((path, PairCheck(False, tuple(unusable))))
                 continue
             with vocabulary_of(path) as model:
                 send((path, compare(ours, model.vocabulary())))

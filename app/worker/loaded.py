@@ -15,6 +15,7 @@ from app.backend.files import read_facts
 from app.backend.llama import CancelFlag, Context, Model, vocabulary_of
 from app.core.errors import HeadstartError
 from app.core.layers import layers_that_fit
+from app.core.models import WHY_UNUSABLE
 from app.core.settings import LoadSettings
 from app.core.vocabulary import compare
 from app.worker.machine import usable_cores
@@ -23,15 +24,6 @@ OnLoading = Callable[[str, str, float], None]
 # Enough single-token passes to smooth over a busy machine, few enough to follow a growing context.
 _PLAIN_PASSES_KEPT = 32
 _PLAIN_PASSES_AT_LOAD = 5
-_WHY_NOT = {
-    "recurrent": "its recurrent memory cannot drop the tail of a rejected draft",
-    "hybrid": "its partly recurrent memory cannot drop the tail of a rejected draft",
-    "encoder": "it is an encoder and does not write text",
-    "diffusion": "it is a diffusion model and does not write one token after another",
-    "adapter": "it is an adapter (LoRA), not a model",
-    "projector": "it is the image projector of another model",
-    "vocabulary": "it has a vocabulary and no weights",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +54,7 @@ class LoadedModel:
         facts = read_facts(plan.path)
         if facts.kind != "model":
             raise HeadstartError(
-                f"{plan.path.name} cannot be used as a {plan.role}: {_WHY_NOT[facts.kind]}",
+                f"{plan.path.name} cannot be used as a {plan.role}: {WHY_UNUSABLE[facts.kind]}",
                 "choose another model",
             )
         layers = plan.gpu_layers

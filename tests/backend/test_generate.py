@@ -486,7 +486,7 @@ def test_failures_of_the_child_are_one_line(
     assert (status, "cannot draft for" in line) == (1, True)
     status, line = refused(capsys, *command(starter_model, "--prompt", "many words " * 2000))
     assert status == 2
-    assert re.search(r"has 40\d\d tokens .* holds 1024;.*--n-ctx", line)
+    assert re.search(r"has 40\d\d tokens .* holds 1024; .*raise the context", line)
     status, line = refused(capsys, *command(starter_model, "--raw", "--prompt", ""))
     assert (status, "empty" in line) == (2, True)
 

@@ -9,6 +9,8 @@ import threading
 from pathlib import Path
 
 import pytest
+from conftest import WriteTiny
+from tiny_gguf import TinyModel
 
 from app.core.errors import Cancelled, HeadstartError, UsageError
 from app.core.models import ModelFacts, PairCheck
@@ -166,3 +168,10 @@ def test_a_copy_that_cannot_be_made_says_why(starter_model: Path, tmp_path: Path
     with pytest.raises(HeadstartError, match="F16"):
         copy(starter_model, tmp_path / "no folder" / "copy.gguf", "F16")
     assert no_child_is_left()
+
+
+def test_a_pair_with_an_encoder_names_the_file_at_fault(tiny: WriteTiny, starter_model: Path) -> None:
+    encoder = tiny(TinyModel(architecture="bert"))
+    reason = "cannot be used: it is an encoder and does not write text"
+    assert tasks.check_pair(encoder, starter_model) == PairCheck(False, (f"the target {reason}",))
+    assert tasks.check_pair(starter_model, encoder) == PairCheck(False, (f"the draft {reason}",))

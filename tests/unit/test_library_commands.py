@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -112,6 +113,13 @@ def test_list_for_people(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert f"no model files in {folder} yet" in capsys.readouterr().out
     assert run("list", "--json") == 0
     assert json.loads(capsys.readouterr().out) == []
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such file names there")
+def test_a_file_name_cannot_steer_the_terminal(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "red \x1b[31m\nname.gguf").write_bytes(b"GGUF" + bytes(96))
+    assert run("list") == 0
+    assert "red \ufffd[31m name" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

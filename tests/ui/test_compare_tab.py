@@ -301,6 +301,7 @@ def test_two_are_laid_over_each_other_and_one_is_deleted(fake: Served, past: Non
     page = open_compare(fake.address, visitor)
     page.click("[data-go=past]")
     expect(page.locator(".hs-c-lay")).to_be_disabled()
+    expect(page.locator(".hs-c-entry input")).to_have_count(2)
     for box in page.locator(".hs-c-entry input").all():
         box.check()
     page.click(".hs-c-lay")
@@ -360,6 +361,7 @@ def test_narrow_and_readable_in_both_themes(fake: Served, past: None, visitor: V
         mixed = tuple(part * shares for part in rgb(fill))
         assert contrast(rgb(colour), mixed) >= 4.5, (selector, colour, fill)
     page.click("[data-go=past]")
+    expect(page.locator(".hs-c-entry input")).to_have_count(2)
     for box in page.locator(".hs-c-entry input").all():
         box.check()
     page.click(".hs-c-lay")

@@ -78,8 +78,7 @@ def penalise(logits: Logits, settings: SamplingSettings, history: Sequence[int])
     """
     if not settings.has_penalties:
         return logits
-    window = history if settings.repeat_last_n < 0 else history[-settings.repeat_last_n :]
-    counts = Counter(token for token in window if token < len(logits))
+    counts = Counter(token for token in _window(history, settings) if token < len(logits))
     if not counts:
         return logits
     ids = np.fromiter(counts.keys(), dtype=np.int64)
@@ -202,5 +201,9 @@ def _seen(history: Sequence[int], drafted: Sequence[int], settings: SamplingSett
     """What the penalties may look back on, without copying a long history when they are off."""
     if not settings.has_penalties:
         return ()
-    window = history if settings.repeat_last_n < 0 else history[-settings.repeat_last_n :]
-    return [*window, *drafted]
+    return [*_window(history, settings), *drafted]
+
+
+def _window(history: Sequence[int], settings: SamplingSettings) -> Sequence[int]:
+    """The last ids of ``history`` that the penalties count."""
+    return history if settings.repeat_last_n < 0 else history[-settings.repeat_last_n :]

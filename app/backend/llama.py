@@ -26,6 +26,7 @@ from app.core.vocabulary import Vocabulary
 _GGML_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8}
 _VOCAB_TYPES = {0: "none", 1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLaMo-2"}
 _CONTROL = 1 << 3 | 1 << 0  # attribute bits of a token: control, unknown
+MADE_FROM = "headstart.source.sha256"  # metadata of a draft that was made here: its target's file
 _ABORTED = 2  # llama_decode's answer when the abort callback said so
 
 _DEBUG = 1  # level of a log line
@@ -205,6 +206,7 @@ class Model:
             n_layer=int(self.metadata(f"{architecture}.block_count") or 0),
             has_chat_template=self.chat_template() is not None,
             licence=self.metadata("general.license"),
+            made_from=self.metadata(MADE_FROM),
         )
 
     def _kind(self) -> str:

@@ -21,7 +21,8 @@ class ModelFacts:
     """What a GGUF file says of itself.
 
     ``kind``: ``model`` (can be a target), or why not: ``recurrent``, ``hybrid``, ``encoder``,
-    ``diffusion``, ``adapter``, ``projector``, ``vocabulary`` (no weights).
+    ``diffusion``, ``adapter``, ``projector``, ``vocabulary`` (no weights). ``made_from``: the SHA-256 of the
+    file that this one was made from, where Headstart made it.
     """
 
     kind: str
@@ -35,6 +36,7 @@ class ModelFacts:
     n_layer: int
     has_chat_template: bool
     licence: str | None
+    made_from: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,13 @@ from app.compare.record import Comparison
 from app.core.errors import HeadstartError
 from app.ui import compare_form, compare_result
 from app.ui.comparing import Comparing
-from app.ui.components import scripted
+from app.ui.components import answering, scripted, sentence
 from app.ui.generate import QUIET
 from app.ui.shelf import Shelf
 from app.worker.client import WorkerClient
 
 SCRIPTS = [
+    "nodes.js",
     "tokens.js",
     "compare.js",
     "compare-form.js",
@@ -50,15 +51,7 @@ class CompareTab:
             "replays": self._replays, "export": self._export, "remove": self._remove,
             "lay_over": self._lay_over,
         }  # fmt: skip
-
-        def compare(asked: dict[str, Any]) -> str:
-            """What the script calls: ``do`` names the act, the rest are its arguments; JSON comes back."""
-            try:
-                answer = acts[asked["do"]](**{name: value for name, value in asked.items() if name != "do"})
-            except HeadstartError as error:
-                answer = {"error": _sentence(error)}
-            return json.dumps(answer)  # Gradio's own way takes seconds for a long replay
-
+        compare = answering("compare", acts)
         self.view = scripted("compare.html", SCRIPTS, value={}, elem_id="compare", server_functions=[compare])
         with gr.Row(elem_id="compare-charts"):
             plots = [
@@ -80,7 +73,7 @@ class CompareTab:
         try:
             plan = compare_form.read(self._shelf, form)
         except HeadstartError as error:
-            return {"choices": found, "problem": _sentence(error)}
+            return {"choices": found, "problem": sentence(error)}
         if self._pace is None:
             self._pace = compare_form.pace(history.entries())
         adds_plain = len(plan.columns) > len(form["columns"]) and not form["sweep"]["key"]
@@ -169,11 +162,6 @@ class CompareTab:
         sweep = next((chart for name, chart in found.items() if name.startswith("sweep-")), None)
         shown = [found.get(name) for name in CHARTS[:-1]] + [sweep]
         return [gr.update(value=chart, visible=chart is not None) for chart in shown]
-
-
-def _sentence(error: HeadstartError) -> str:
-    words = str(error)
-    return words[:1].upper() + words[1:] + "."
 
 
 def _charts(comparison: Comparison, dark: bool) -> dict[str, Any]:

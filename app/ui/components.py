@@ -7,11 +7,14 @@ beside every module that subclasses a component.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
+
+from app.core.errors import HeadstartError
 
 ASSETS = Path(__file__).with_name("assets")
 
@@ -30,3 +33,26 @@ def scripted(template: str, scripts: Sequence[str], value: Any = None, **props: 
         apply_default_css=False,
         **props,
     )
+
+
+def answering(name: str, acts: Mapping[str, Callable[..., Any]]) -> Callable[[dict[str, Any]], str]:
+    """What a script calls as ``server.NAME``: ``do`` names the act, the rest are its arguments.
+
+    JSON comes back: what the act returned, or ``{"error": ...}`` as a sentence.
+    """
+
+    def answer(asked: dict[str, Any]) -> str:
+        try:
+            found = acts[asked["do"]](**{key: value for key, value in asked.items() if key != "do"})
+        except HeadstartError as error:
+            found = {"error": sentence(error)}
+        return json.dumps(found)  # Gradio's own way takes seconds for a long answer
+
+    answer.__name__ = name
+    return answer
+
+
+def sentence(error: HeadstartError) -> str:
+    """The error as a sentence of its own."""
+    words = str(error)
+    return words[:1].upper() + words[1:] + "."

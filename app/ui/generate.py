@@ -45,7 +45,7 @@ class GenerateTab:
         with gr.Row(elem_id="main"):
             self.chat = scripted(
                 "conversation.html",
-                ["tokens.js", "conversation.js"],
+                ["nodes.js", "tokens.js", "conversation.js"],
                 value="",
                 elem_id="chat",
                 examples=EXAMPLES,

@@ -4,12 +4,6 @@ const $$ = (selector) => [...element.querySelectorAll(selector)];
 const root = $(".hs-compare");
 const say = (words) => ($(".hs-c-spoken").textContent = words);
 const isDark = () => document.body.classList.contains("dark");
-const button = (words, className, act) => {
-  const made = make("button", className, words);
-  made.type = "button";
-  made.addEventListener("click", act);
-  return made;
-};
 
 // What the server answers, or null where it said an error, which is then shown.
 async function call(act, fields = {}) {

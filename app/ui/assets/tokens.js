@@ -2,13 +2,6 @@
 const KINDS = {a: "accepted", c: "recovered", b: "bonus", t: "target", x: "rejected", d: "discarded"};
 const SOURCES = {m: "the draft model", l: "prompt lookup"};
 
-const make = (tag, className, text) => {
-  const node = document.createElement(tag);
-  if (className) node.className = className;
-  if (text !== undefined) node.textContent = text;
-  return node;
-};
-
 // A token outside the output must not break lines, so its white space is drawn.
 const drawn = (text) => text.replace(/\r?\n/g, "⏎").replace(/\t/g, "⇥");
 const percent = (p) => (p === null ? null : p >= 0.9995 ? "100 %" : (100 * p).toFixed(1) + " %");

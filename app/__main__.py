@@ -23,6 +23,7 @@ def parser() -> argparse.ArgumentParser:
     """The whole command line. A command's modules are imported only when it runs or asks for help."""
     from app import generate
     from app.compare import commands as compare
+    from app.drafts import commands as drafts
     from app.library import commands
 
     top = _Parser(
@@ -35,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
     gui.add_argument("--no-browser", action="store_true", help="do not open a browser")
     generate.add_parser(subparsers)
     compare.add_parser(subparsers)
-    commands.add_parser(subparsers)
+    drafts.add_parsers(commands.add_parser(subparsers))
     doctor = subparsers.add_parser("doctor", help="what this machine has, and what is broken")
     doctor.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     return top
@@ -52,9 +53,10 @@ def run(args: argparse.Namespace) -> int:
 
         return compare.run(args)
     if args.command == "models":
+        from app.drafts import commands as drafts
         from app.library import commands
 
-        return commands.run(args)
+        return drafts.run(args) if args.models_command in drafts.COMMANDS else commands.run(args)
     if args.command == "doctor":
         from app import doctor
 

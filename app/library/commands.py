@@ -1,48 +1,32 @@
-"""``models list | get | check | requantize``: the library from the command line."""
+"""``models list | get | check``: the library from the command line."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import json
-import re
-import shutil
 import sys
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from app.core.errors import HeadstartError, UsageError
+from app.core.errors import HeadstartError
 from app.core.paths import models_dir
 from app.core.text import harmless
 from app.library import catalogue, fetch
 from app.library.presets import Preset, PresetModel, best_preset, load_models, load_presets
+from app.library.status_line import StatusLine
 from app.worker import tasks
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
-# llama.cpp's types that are worth writing, with the bits a weight takes in them (for the disk's sake).
-BITS_PER_WEIGHT = {
-    "F32": 32,
-    "F16": 16,
-    "BF16": 16,
-    "Q8_0": 8.5,
-    "Q6_K": 6.6,
-    "Q5_K_M": 5.7,
-    "Q4_K_M": 4.9,
-    "Q4_0": 4.6,
-}
-QUANT_ENDING = re.compile(r"[-._](i?q\d\w*|b?f16|fp16|f32)$", re.IGNORECASE)
 INTERRUPTED = 130
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add ``models`` and what it can do to the command line."""
-    parser = subparsers.add_parser("models", help="list, fetch, check and convert model files")
-    commands = parser.add_subparsers(dest="models_command", metavar="COMMAND", required=True)
+def add_parser(subparsers: Subparsers) -> Subparsers:
+    """Add ``models`` and what it can do to the command line; more can be added to what is returned."""
+    parser = subparsers.add_parser("models", help="list, fetch, check, convert and make model files")
+    commands: Subparsers = parser.add_subparsers(dest="models_command", metavar="COMMAND", required=True)
 
     listing = commands.add_parser("list", help="the model files on this machine")
     listing.add_argument("--json", action="store_true", help="print a JSON list and nothing else")
@@ -56,12 +40,7 @@ def add_parser(subparsers: Subparsers) -> None:
     checking.add_argument("target", help="a GGUF file, or a name that `models list` shows")
     checking.add_argument("draft", help="the same for the draft")
     checking.add_argument("--json", action="store_true", help="print a JSON object and nothing else")
-
-    writing = commands.add_parser("requantize", help="write a copy of a model in another type")
-    writing.add_argument("target", help="a GGUF file, or a name that `models list` shows")
-    types = list(BITS_PER_WEIGHT)
-    writing.add_argument("--type", required=True, type=str.upper, choices=types, help="the type to write")
-    writing.add_argument("--output", type=Path, help="the new file (default: beside the others in models/)")
+    return commands
 
 
 def run(args: argparse.Namespace) -> int:
@@ -70,13 +49,11 @@ def run(args: argparse.Namespace) -> int:
         return _list(args.json)
     if args.models_command == "get":
         return _get(args.name)
-    if args.models_command == "check":
-        return _check(args.target, args.draft, args.json)
-    return _requantize(args.target, args.type, args.output)
+    return _check(args.target, args.draft, args.json)
 
 
 def _list(as_json: bool) -> int:
-    line = _StatusLine()
+    line = StatusLine()
     files = catalogue.list_models(lambda done, total: line.show("reading new model files", done / total, ""))
     line.end()
     if as_json:
@@ -135,9 +112,9 @@ def _get(name: str | None) -> int:
     presets, errors = load_presets()
     _warn(errors)
     for model in _wanted(name, presets):
-        line = _StatusLine()
+        line = StatusLine()
         try:
-            path = fetch.get(model, line.follow, lambda: False)
+            path = fetch.get(model, _follow(line), lambda: False)
         except KeyboardInterrupt:
             line.end()
             print("stopped; the same command goes on from here", file=sys.stderr)
@@ -184,85 +161,16 @@ def _check(target: str, draft: str, as_json: bool) -> int:
     return 0 if check.fits else 1
 
 
-def _requantize(target: str, type_: str, output: Path | None) -> int:
-    source = catalogue.resolve(target)
-    output = output or models_dir() / f"{QUANT_ENDING.sub('', source.stem)}-{type_.lower()}.gguf"
-    output = output.expanduser().absolute()
-    if output.suffix.lower() != ".gguf":
-        raise UsageError(f"the output '{output}' must end in .gguf")
-    if output.exists():
-        raise HeadstartError(f"{output} exists already", "remove it, or choose another name with --output")
-    facts = tasks.inspect_models([source])[source]
-    if isinstance(facts, str):
-        raise HeadstartError(f"can't read {source}: {facts}")
-    beside = output.with_name(output.name + ".writing")
-    line = _StatusLine()
-    started = time.monotonic()
-
-    def follow(done: int, total: int) -> None:
-        fraction = done / total if total else 0
-        elapsed = time.monotonic() - started
-        left = f"{elapsed / fraction - elapsed:.0f} s left" if 0.02 < fraction < 1 else ""
-        line.show(f"writing {output.name}", fraction, left)
-
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        needed = int(facts.parameters * BITS_PER_WEIGHT[type_] / 8 * 1.05) + fetch.DISK_MARGIN
-        if (free := shutil.disk_usage(output.parent).free) < needed:
-            have = f"{fetch.size_text(free)} are free"
-            raise HeadstartError(f"{output.name} needs about {fetch.size_text(needed)} of disk, and {have}")
-        tasks.requantize(source, beside, type_, follow, lambda: False)
-        beside.replace(output)
-    except KeyboardInterrupt:
-        line.end()
-        print("stopped; nothing was written", file=sys.stderr)
-        return INTERRUPTED
-    except OSError as error:
-        raise HeadstartError(f"can't write {output}: {error.strerror}") from error
-    finally:
-        line.end()
-        beside.unlink(missing_ok=True)
-    print(output)
-    return 0
-
-
 def _warn(errors: list[HeadstartError]) -> None:
     for error in errors:
         print(f"warning: {error}", file=sys.stderr)
 
 
-@dataclass(slots=True)
-class _StatusLine:
-    """Progress on standard error: one line that changes on a terminal, else a line for every tenth."""
-
-    _step: str = ""
-    _tenth: int = -1
-    _is_open: bool = False
-
-    def follow(self, progress: fetch.Progress) -> None:
-        """Show a download's progress."""
+def _follow(line: StatusLine) -> Callable[[fetch.Progress], None]:
+    def show(progress: fetch.Progress) -> None:
         details = f"of {fetch.size_text(progress.total)}"
         if progress.rate and progress.remaining_s:
             details += f", {fetch.size_text(progress.rate)}/s, {progress.remaining_s:.0f} s left"
-        self.show(progress.step, progress.done / progress.total, details)
+        line.show(progress.step, progress.done / progress.total, details)
 
-    def show(self, step: str, fraction: float, details: str) -> None:
-        """Show how far a step is; each step keeps its own line."""
-        text = f"{step}: {fraction:.0%} {details}".rstrip()
-        tenth = int(fraction * 10)
-        is_new = step != self._step
-        if sys.stderr.isatty():
-            if is_new:
-                self.end()
-            width = shutil.get_terminal_size().columns - 1
-            print(f"\r{text[:width].ljust(width)}", end="", file=sys.stderr, flush=True)
-            self._is_open = True
-        elif is_new or tenth > self._tenth:
-            print(text, file=sys.stderr, flush=True)
-        self._step, self._tenth = step, tenth
-
-    def end(self) -> None:
-        """Leave the line, so that the next print begins a new one."""
-        if self._is_open:
-            print(file=sys.stderr)
-        self._is_open = False
+    return show

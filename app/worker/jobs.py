@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from app.backend.devices import llama_facts
-from app.backend.files import read_facts, requantize
+from app.backend.files import read_facts
 from app.backend.llama import vocabulary_of
+from app.backend.quantize import plan_copy, write_copy
+from app.core.copies import ModelCopy
 from app.core.errors import HeadstartError
 from app.core.models import WHY_UNUSABLE, PairCheck
 from app.core.vocabulary import compare
@@ -56,6 +58,11 @@ def facts(send: Send) -> None:
     send(llama_facts())
 
 
-def copy_as(send: Send, source: Path, destination: Path, file_type: str) -> None:
-    """Send (done, total) tensors while a re-quantised copy is written."""
-    requantize(source, destination, file_type, usable_cores(), lambda done, total: send((done, total)))
+def plan(send: Send, source: Path, wanted: ModelCopy) -> None:
+    """Send the plan of a copy."""
+    send(plan_copy(source, wanted))
+
+
+def copy(send: Send, source: Path, destination: Path, wanted: ModelCopy) -> None:
+    """Send the number of each tensor while a copy is written, from 1."""
+    write_copy(source, destination, wanted, usable_cores(), send)

@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from app.core.copies import CopyPlan, ModelCopy
 from app.core.errors import Cancelled, HeadstartError
 from app.core.models import Device, LlamaFacts, ModelFacts, PairCheck
 from app.worker.child import deaf_to_ctrl_c, prepare, reason_of_death
@@ -69,20 +70,26 @@ def list_devices() -> tuple[Device, ...]:
     return llama_cpp_facts().devices
 
 
-def requantize(
+def plan_copy(source: Path, copy: ModelCopy) -> CopyPlan:
+    """What a copy of a model will be. Raises HeadstartError where it can't be made."""
+    plan: CopyPlan = next(_run("plan", source, copy))
+    return plan
+
+
+def write_copy(
     source: Path,
     destination: Path,
-    file_type: str,
-    on_progress: Callable[[int, int], None],
+    copy: ModelCopy,
+    on_tensor: Callable[[int], None],
     cancelled: Callable[[], bool],
 ) -> None:
-    """Write a copy of ``source`` as ``file_type``; ``on_progress`` is told tensors done and to do.
+    """Write a copy of a model; ``on_tensor`` is told the number of each tensor as it begins, from 1.
 
     Raises HeadstartError where it fails and Cancelled; what was written of ``destination`` is then left to
     the caller.
     """
-    for done, total in _run("copy_as", source, destination, file_type, cancelled=cancelled):
-        on_progress(done, total)
+    for number in _run("copy", source, destination, copy, cancelled=cancelled):
+        on_tensor(number)
 
 
 class _ChildDied(HeadstartError):

@@ -24,10 +24,11 @@ ALLOWED = {
     "worker": {"core", "engine", "backend"},
     "library": {"core", "worker"},
     "compare": {"core", "worker", "library", "doctor", "generate"},
-    "ui": {"core", "worker", "library", "compare"},
+    "drafts": {"core", "worker", "library", "compare"},
+    "ui": {"core", "worker", "library", "compare", "drafts"},
     "doctor": {"core", "worker"},
     "generate": {"core", "worker", "library"},
-    "__main__": {"core", "worker", "library", "compare", "ui", "doctor", "generate"},
+    "__main__": {"core", "worker", "library", "compare", "drafts", "ui", "doctor", "generate"},
 }
 # What of worker runs in the main process, which never loads llama.cpp.
 MAIN_PROCESS_SIDE = {"app.worker.client", "app.worker.tasks", "app.worker.messages", "app.worker.machine"}
@@ -92,7 +93,7 @@ def test_launch_and_setup_need_the_standard_library_alone() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [p for p in SOURCES if room(p) in {"library", "compare", "ui", "doctor", "generate", "__main__"}],
+    [p for p in SOURCES if room(p) in {"library", "compare", "drafts", "ui", "doctor", "generate", "__main__"}],
     ids=lambda path: str(path.relative_to(PROJECT)),
 )
 def test_the_main_process_uses_the_outside_of_the_worker(path: Path) -> None:
@@ -104,7 +105,7 @@ def test_the_main_process_uses_the_outside_of_the_worker(path: Path) -> None:
 
 def test_the_main_process_does_not_load_llama_cpp() -> None:
     names = [".".join(path.relative_to(PROJECT).with_suffix("").parts) for path in SOURCES]
-    rooms = {"library", "compare", "ui", "doctor", "generate", "__main__"}
+    rooms = {"library", "compare", "drafts", "ui", "doctor", "generate", "__main__"}
     ours = [n.removesuffix(".__init__") for n in names if n in MAIN_PROCESS_SIDE or n.split(".")[1] in rooms]
     assert {"app.worker.client", "app.ui"} <= set(ours)
     code = f"import sys, {', '.join(ours)}; sys.exit('llama_cpp' in sys.modules)"

@@ -1,0 +1,1 @@
+"""A cheaper copy of a target as its own draft: made, and searched for."""

@@ -18,6 +18,7 @@ import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
+from app.backend.rollback import AttentionCache, RunningState
 from app.core.errors import Cancelled, HeadstartError
 from app.core.models import ModelFacts
 from app.core.settings import MAX_DRAFT
@@ -28,6 +29,8 @@ _VOCAB_TYPES = {0: "none", 1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6:
 _CONTROL = 1 << 3 | 1 << 0  # attribute bits of a token: control, unknown
 MADE_FROM = "headstart.source.sha256"  # metadata of a draft that was made here: its target's file
 _ABORTED = 2  # llama_decode's answer when the abort callback said so
+_SNAPSHOTS = 8  # of a pass's running states, where a model makes them
+_MOST_BEHIND = 8  # ids that a pass takes along to bring the memory up to date; more get one of their own
 
 _DEBUG = 1  # level of a log line
 
@@ -81,6 +84,7 @@ class Model:
         gpu_layers: int = 0,
         on_progress: Callable[[float], bool] = lambda fraction: True,
         vocab_only: bool = False,
+        no_alloc: bool = False,
     ) -> None:
         self.path = path
         going_on = True
@@ -93,6 +97,8 @@ class Model:
         params = llama_cpp.llama_model_default_params()
         params.vocab_only = vocab_only
         params.n_gpu_layers = gpu_layers
+        if no_alloc:  # everything is planned and nothing loaded, so that such a model can't decode
+            params.no_alloc, params.load_mode = True, llama_cpp.LLAMA_LOAD_MODE_NONE
         params.progress_callback = llama_cpp.llama_progress_callback(report)
         self._model = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
         if not self._model:
@@ -116,6 +122,12 @@ class Model:
     def handle(self) -> int:
         """llama.cpp's pointer."""
         return int(self._model)
+
+    @property
+    def has_running_state(self) -> bool:
+        """Whether its memory is one that every id changes, in some layers or in all."""
+        model = self._model
+        return bool(llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model))
 
     def close(self) -> None:
         """Free the weights; contexts over this model must be closed first."""
@@ -211,18 +223,18 @@ class Model:
 
     def _kind(self) -> str:
         model = self._model
+        if llama_cpp.llama_model_is_diffusion(model):
+            return "diffusion"
+        architecture = self.metadata("general.architecture")
+        has_encoder = llama_cpp.llama_model_has_encoder(model)
+        if has_encoder and llama_cpp.llama_model_has_decoder(model):
+            return "encoder-decoder"
+        if has_encoder or self.metadata(f"{architecture}.attention.causal") == "false":
+            return "encoder"
         if llama_cpp.llama_model_is_recurrent(model):
             return "recurrent"
         if llama_cpp.llama_model_is_hybrid(model):
             return "hybrid"
-        if llama_cpp.llama_model_is_diffusion(model):
-            return "diffusion"
-        architecture = self.metadata("general.architecture")
-        if (
-            llama_cpp.llama_model_has_encoder(model)
-            or self.metadata(f"{architecture}.attention.causal") == "false"
-        ):
-            return "encoder"
         return "model"
 
 
@@ -240,6 +252,9 @@ class Context:
 
     ``n_ctx`` is the limit asked for; llama.cpp pads its own. Only the rows asked for have logits, at most
     ``max_rows`` of them, so no buffer grows with the context or the batch.
+
+    The memory may hold fewer ids than ``ids``: a running state goes back further than it was asked to. The
+    next pass then takes the missing ones along.
     """
 
     def __init__(
@@ -260,6 +275,9 @@ class Context:
         params.n_outputs_max = min(n_batch, MAX_DRAFT + 1)
         params.type_k, params.type_v = _GGML_TYPES[cache_type_k], _GGML_TYPES[cache_type_v]
         params.swa_full = True  # a sliding window forgets what a rewind would need
+        if model.has_running_state:
+            # llama.cpp ends the process if a batch cannot hold the ids between two snapshots and one more.
+            params.n_rs_seq = max(0, min(_SNAPSHOTS, n_batch - 2))
         params.no_perf = True
         params.abort_callback = cancel.callback
         params.abort_callback_data = cancel.address
@@ -276,7 +294,12 @@ class Context:
                 f"llama.cpp cannot make a context of {n_ctx} tokens for {model.path.name}",
                 "choose a smaller context, fewer layers on the GPU, or another cache type",
             )
-        self._memory = llama_cpp.llama_get_memory(self._context)
+        self._memory = (
+            RunningState(self._context, llama_cpp.llama_n_rs_seq(self._context))
+            if model.has_running_state
+            else AttentionCache(self._context)
+        )
+        self._certain = 1  # so many ids will stay, those not yet decoded included
         self._batch = llama_cpp.llama_batch_init(n_batch, 0, 1)
 
     def close(self) -> None:
@@ -302,19 +325,37 @@ class Context:
         """
         for start in range(0, len(ids), self._n_batch):
             chunk = ids[start : start + self._n_batch]
+            self._certain = len(self.ids) + len(chunk) + 1
             self._submit(chunk, 0)
+            with self._timing():
+                self._memory.keep()
             on_chunk(len(chunk))
+
+    def reachable(self, length: int) -> int:
+        """How many of the first ``length`` ids in the cache a rewind keeps without decoding some again."""
+        return self._memory.reach(length)
 
     def rewind(self, length: int) -> None:
         """Keep only the first ``length`` ids; a longer length than the cache's changes nothing."""
         if length < len(self.ids):
-            self._drop_from(length)
             del self.ids[length:]
+            with self._timing():
+                self._memory.cut(length)
+        self._certain = len(self.ids) + 1
 
     def _submit(self, ids: Sequence[int], rows: int) -> None:
+        """Append ``ids`` in one pass, after bringing the memory up to date."""
+        while (n_behind := len(self.ids) - self._memory.length) > min(_MOST_BEHIND, self._n_batch - len(ids)):
+            start = self._memory.length
+            self._pass(self.ids[start : start + min(n_behind, self._n_batch)], 0)
+        self._pass([*self.ids[self._memory.length :], *ids], rows)
+        self.ids += ids
+
+    def _pass(self, ids: Sequence[int], rows: int) -> None:
+        """One call of llama_decode; the memory grows by ``ids`` or stays usable."""
         if self._cancel.is_set():
             raise Cancelled
-        batch, past = self._batch, len(self.ids)
+        batch, past = self._batch, self._memory.length
         batch.n_tokens = len(ids)
         for place, token in enumerate(ids):
             batch.token[place] = token
@@ -322,26 +363,28 @@ class Context:
             batch.n_seq_id[place] = 1
             batch.seq_id[place][0] = 0
             batch.logits[place] = place >= len(ids) - rows
-        started = time.perf_counter()
-        status = llama_cpp.llama_decode(self._context, batch)
-        llama_cpp.llama_synchronize(self._context)
-        self.seconds += time.perf_counter() - started
-        if status != 0:
-            self._drop_from(past)
-            if status == _ABORTED:
-                raise Cancelled
-            raise HeadstartError(
-                f"llama.cpp could not decode {len(ids)} tokens after {past} (status {status})",
-                "load the model again, with a smaller context if memory is short",
-            )
-        self.ids += ids
+        with self._timing():
+            self._memory.expect(len(ids), self._certain)
+            status = llama_cpp.llama_decode(self._context, batch)
+            llama_cpp.llama_synchronize(self._context)
+            if status == 0:
+                self._memory.grow(len(ids))
+                return
+            self._memory.recover()
+        if status == _ABORTED:
+            raise Cancelled
+        raise HeadstartError(
+            f"llama.cpp could not decode {len(ids)} tokens after {past} (status {status})",
+            "load the model again, with a smaller context if memory is short",
+        )
 
-    def _drop_from(self, position: int) -> None:
-        if not llama_cpp.llama_memory_seq_rm(self._memory, 0, position, -1):
-            raise HeadstartError(
-                f"this model's memory cannot drop its tail (from token {position} on)",
-                "speculation needs that; choose another model",
-            )
+    @contextlib.contextmanager
+    def _timing(self) -> Iterator[None]:
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds += time.perf_counter() - started
 
 
 @contextlib.contextmanager

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Why a file of another kind than ``model`` can be neither target nor draft.
+# Models that can be target and draft, told apart by their memory.
+USABLE_KINDS = frozenset({"model", "recurrent", "hybrid"})
+# Why a file of another kind can be neither.
 WHY_UNUSABLE = {
-    "recurrent": "its recurrent memory cannot drop the tail of a rejected draft",
-    "hybrid": "its partly recurrent memory cannot drop the tail of a rejected draft",
     "encoder": "it is an encoder and does not write text",
+    "encoder-decoder": "it turns one whole text into another (encoder-decoder) and cannot continue a text",
     "diffusion": "it is a diffusion model and does not write one token after another",
     "adapter": "it is an adapter (LoRA), not a model",
     "projector": "it is the image projector of another model",
@@ -20,9 +21,9 @@ WHY_UNUSABLE = {
 class ModelFacts:
     """What a GGUF file says of itself.
 
-    ``kind``: ``model`` (can be a target), or why not: ``recurrent``, ``hybrid``, ``encoder``,
-    ``diffusion``, ``adapter``, ``projector``, ``vocabulary`` (no weights). ``made_from``: the SHA-256 of the
-    file that this one was made from, where Headstart made it.
+    ``kind``: ``model`` (attention alone), ``recurrent`` or ``hybrid`` (a running state in all layers or
+    in some), which can be target and draft, or a key of WHY_UNUSABLE. ``made_from``: the SHA-256 of
+    the file that this one was made from, where Headstart made it.
     """
 
     kind: str

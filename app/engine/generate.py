@@ -76,7 +76,7 @@ class Answer:
         if request.fresh:
             for decoder in filter(None, (target, draft)):
                 decoder.rewind(0)
-        self.cached_tokens = _common_prefix(target.ids, prompt_ids[:-1])
+        self.cached_tokens = _reusable(target, prompt_ids[:-1])
         self._stats = StatsRecorder(clock, len(prompt_ids), self.cached_tokens, clock())
 
     @property
@@ -146,7 +146,7 @@ class Answer:
         prompt = self.prompt_ids[:-1]
         decoders = [self._target]
         if isinstance(drafter, ModelDrafter) and self._draft is not None:
-            self._draft.rewind(_common_prefix(self._draft.ids, prompt))
+            self._draft.rewind(_reusable(self._draft, prompt))
             if drafter.can_follow(self.prompt_ids):
                 decoders.append(self._draft)
         self._target.rewind(self.cached_tokens)
@@ -220,9 +220,8 @@ class Answer:
         return tuple(events)
 
 
-def _common_prefix(cached: Sequence[int], ids: Sequence[int]) -> int:
-    """How many leading ids two sequences share."""
-    for place, (ours, theirs) in enumerate(zip(cached, ids, strict=False)):
-        if ours != theirs:
-            return place
-    return min(len(cached), len(ids))
+def _reusable(decoder: Decoder, ids: Sequence[int]) -> int:
+    """How many of the leading ids the cache spares decoding."""
+    pairs = enumerate(zip(decoder.ids, ids, strict=False))
+    shared = next((place for place, (ours, theirs) in pairs if ours != theirs), None)
+    return decoder.reachable(min(len(decoder.ids), len(ids)) if shared is None else shared)

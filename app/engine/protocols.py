@@ -38,8 +38,15 @@ class Decoder(Protocol):
         Raises Cancelled between batches or within one; whole batches stay in the cache.
         """
 
+    def reachable(self, length: int) -> int:
+        """How many of the first ``length`` ids in the cache a rewind keeps without decoding some again."""
+
     def rewind(self, length: int) -> None:
-        """Keep only the first ``length`` ids; a longer length than the cache's changes nothing."""
+        """Keep only the first ``length`` ids; a longer length than the cache's changes nothing.
+
+        What the cache holds then, and the next id decoded, are taken to stay: what comes after them may be
+        made easier to take back.
+        """
 
 
 class Drafter(Protocol):

@@ -15,7 +15,7 @@ from app.backend.files import read_facts
 from app.backend.llama import CancelFlag, Context, Model, vocabulary_of
 from app.core.errors import HeadstartError
 from app.core.layers import layers_that_fit
-from app.core.models import WHY_UNUSABLE
+from app.core.models import USABLE_KINDS, WHY_UNUSABLE
 from app.core.settings import LoadSettings
 from app.core.vocabulary import compare
 from app.worker.machine import usable_cores
@@ -52,7 +52,7 @@ class LoadedModel:
             return not cancel.is_set()
 
         facts = read_facts(plan.path)
-        if facts.kind != "model":
+        if facts.kind not in USABLE_KINDS:
             raise HeadstartError(
                 f"{plan.path.name} cannot be used as a {plan.role}: {WHY_UNUSABLE[facts.kind]}",
                 "choose another model",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,6 +22,19 @@ LLAMA_TEMPLATE = (
 )
 _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6  # token types
 _N_FF = 128
+_KERNEL, _STATE, _RANK = 4, 8, 4  # of convolutions and scans
+_WINDOW = 16
+# The kinds of the layers with an even and with an odd number.
+_LAYERS = {
+    "llama": ("attention", "attention"),
+    "bert": ("attention", "attention"),
+    "t5": ("attention", "attention"),  # enough to be recognised, not to be loaded
+    "dream": ("attention", "attention"),
+    "gemma3": ("attention", "attention"),
+    "mamba": ("mamba", "mamba"),
+    "jamba": ("scan", "attention"),
+    "lfm2": ("convolution", "attention"),
+}
 
 
 @dataclass(frozen=True)
@@ -118,7 +132,7 @@ class TinyModel:
     seed: int = 0
     likeness: float = 1.0
     vocabulary: TinyVocabulary = field(default_factory=byte_level)
-    architecture: str = "llama"  # or mamba, bert
+    architecture: str = "llama"  # or another of _LAYERS
     n_embd: int = 64
     n_layer: int = 2
     n_ctx_train: int = 8192
@@ -165,47 +179,91 @@ class TinyModel:
     def _shapes(self, writer: gguf.GGUFWriter) -> dict[str, tuple[int, ...]]:
         """Tensor shapes, rows first."""
         n, rows = self.n_embd, len(self.vocabulary.tokens)
-        shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (rows, n), "output_norm.weight": (n,)}
-        if self.architecture == "mamba":
-            inner, state, rank, kernel = 2 * n, 8, 4, 4
-            writer.add_ssm_conv_kernel(kernel)
-            writer.add_ssm_inner_size(inner)
-            writer.add_ssm_state_size(state)
-            writer.add_ssm_time_step_rank(rank)
-            writer.add_layer_norm_rms_eps(1e-5)
-            layer: dict[str, tuple[int, ...]] = {
-                "attn_norm.weight": (n,),
-                "ssm_in.weight": (2 * inner, n),
-                "ssm_conv1d.weight": (inner, kernel),
-                "ssm_conv1d.bias": (inner,),
-                "ssm_x.weight": (rank + 2 * state, inner),
-                "ssm_dt.weight": (inner, rank),
-                "ssm_dt.bias": (inner,),
-                "ssm_a": (inner, state),
-                "ssm_d": (inner,),
-                "ssm_out.weight": (n, inner),
-            }
+        output_norm = "token_embd_norm.weight" if self.architecture == "lfm2" else "output_norm.weight"
+        shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (rows, n), output_norm: (n,)}
+        if self.architecture != "bert":
+            shapes["output.weight"] = (rows, n)
+        kinds = [_LAYERS[self.architecture][place % 2] for place in range(self.n_layer)]
+        self._add_sizes(writer, kinds)
+        for place, kind in enumerate(kinds):
+            layer = {"attn_norm.weight": (n,)} | getattr(self, f"_{kind}_layer")()
+            shapes |= {f"blk.{place}.{name}": shape for name, shape in layer.items()}
+        return shapes
+
+    def _add_sizes(self, writer: gguf.GGUFWriter, kinds: Sequence[str]) -> None:
+        """The keys that tell the layers' sizes."""
+        if self.architecture == "bert":
+            writer.add_layer_norm_eps(1e-5)
         else:
+            writer.add_layer_norm_rms_eps(1e-5)
+        if self.architecture in ("bert", "dream"):
+            writer.add_causal_attention(False)
+        if self.architecture == "t5":
+            writer.add_relative_attn_buckets_count(32)
+        if self.architecture == "gemma3":
+            writer.add_sliding_window(_WINDOW)
+            writer.add_key_length(n_head := self.n_embd // 2)
+            writer.add_value_length(n_head)
+        if self.architecture != "mamba":
             writer.add_head_count(2)
             writer.add_feed_forward_length(_N_FF)
-            if self.architecture == "bert":
-                writer.add_layer_norm_eps(1e-5)
-                writer.add_causal_attention(False)
-            else:
-                writer.add_layer_norm_rms_eps(1e-5)
-                shapes["output.weight"] = (rows, n)
-            layer = {
-                "attn_norm.weight": (n,),
-                **{f"attn_{part}.weight": (n, n) for part in ("q", "k", "v", "output")},
-                "ffn_norm.weight": (n,),
-                "ffn_gate.weight": (_N_FF, n),
-                "ffn_up.weight": (_N_FF, n),
-                "ffn_down.weight": (n, _N_FF),
-            }
-        shapes |= {
-            f"blk.{place}.{name}": shape for place in range(self.n_layer) for name, shape in layer.items()
+        if {"scan", "convolution"} & set(kinds) and self.architecture != "mamba":
+            writer.add_head_count_kv([2 if kind == "attention" else 0 for kind in kinds])
+        if "convolution" in kinds:
+            writer.add_shortconv_l_cache(_KERNEL)
+        if "scan" in kinds or "mamba" in kinds:
+            writer.add_ssm_conv_kernel(_KERNEL)
+            writer.add_ssm_inner_size(2 * self.n_embd)
+            writer.add_ssm_state_size(_STATE)
+            writer.add_ssm_time_step_rank(_RANK)
+
+    def _feed_forward(self) -> dict[str, tuple[int, ...]]:
+        return {
+            "ffn_norm.weight": (self.n_embd,),
+            "ffn_gate.weight": (_N_FF, self.n_embd),
+            "ffn_up.weight": (_N_FF, self.n_embd),
+            "ffn_down.weight": (self.n_embd, _N_FF),
         }
-        return shapes
+
+    def _attention_layer(self) -> dict[str, tuple[int, ...]]:
+        n = self.n_embd
+        norms = {}
+        if self.architecture in ("lfm2", "gemma3"):
+            norms = {f"attn_{part}_norm.weight": (n // 2,) for part in "qk"}
+        if self.architecture == "gemma3":
+            norms |= {"post_attention_norm.weight": (n,), "post_ffw_norm.weight": (n,)}
+        return {
+            **{f"attn_{part}.weight": (n, n) for part in ("q", "k", "v", "output")},
+            **norms,
+            **self._feed_forward(),
+        }
+
+    def _convolution_layer(self) -> dict[str, tuple[int, ...]]:
+        n = self.n_embd
+        return {
+            "shortconv.conv.weight": (n, _KERNEL),
+            "shortconv.in_proj.weight": (3 * n, n),
+            "shortconv.out_proj.weight": (n, n),
+            **self._feed_forward(),
+        }
+
+    def _mamba_layer(self) -> dict[str, tuple[int, ...]]:
+        n, inner = self.n_embd, 2 * self.n_embd
+        return {
+            "ssm_in.weight": (2 * inner, n),
+            "ssm_conv1d.weight": (inner, _KERNEL),
+            "ssm_conv1d.bias": (inner,),
+            "ssm_x.weight": (_RANK + 2 * _STATE, inner),
+            "ssm_dt.weight": (inner, _RANK),
+            "ssm_dt.bias": (inner,),
+            "ssm_a": (inner, _STATE),
+            "ssm_d": (inner,),
+            "ssm_out.weight": (n, inner),
+        }
+
+    def _scan_layer(self) -> dict[str, tuple[int, ...]]:
+        norms = {"ssm_dt_norm.weight": (_RANK,)} | {f"ssm_{part}_norm.weight": (_STATE,) for part in "bc"}
+        return self._mamba_layer() | norms | self._feed_forward()
 
     def _weights(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
         """Random matrices that keep a vector's length, a head that gives logits of deviation 3."""

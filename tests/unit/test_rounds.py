@@ -76,6 +76,9 @@ class ScriptedDecoder:
             self.ids += chunk
             on_chunk(len(chunk))
 
+    def reachable(self, length: int) -> int:
+        return length
+
     def rewind(self, length: int) -> None:
         del self.ids[max(length, 0) :]
 

@@ -136,7 +136,7 @@ class GenerateTab:
         preset = self._picker.preset(picks["preset"])
         if event._data["name"] == "preset" and preset is not None and not self._shelf.missing(preset):
             return self._choose(preset, offer)
-        return self._updates(picks, {}, offer)
+        return self._updates(picks, event._data.get("values", {}), offer)
 
     def _choose(self, preset: Preset, offer: Offer) -> list[Any]:
         return self._updates(self._picker.picks_of(preset), settings_panel.of_preset(preset), offer)

@@ -38,5 +38,11 @@ function draw() {
   for (const radio of modes.querySelectorAll("input")) radio.checked = radio.value === value.mode;
   element.querySelector("#draft-pick").hidden = value.mode !== "draft";
 }
+// Another tab of the page picks for this one, or says that the files may have changed.
+document.addEventListener("headstart-pick", ({detail}) => {
+  props.value = {...props.value, ...detail.picks};
+  draw();
+  trigger("picked", {name: "", picks: props.value, values: detail.values});
+});
 watch("value", draw);
 draw();

@@ -29,7 +29,8 @@ FILE_TYPES = {
 _NEED_IMPORTANCE = {
     *("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M", "IQ3_XXS", "IQ3_XS", "Q2_K_S"),
 }
-_LIST = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
+_NUMBER = re.compile(r"[0-9]+")
+_LIST = re.compile(r"[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*,?")
 # A pass reads one row of these, not the whole; the output matrix is the embedding where there is no other.
 _LOOKED_UP = {"token_embd.weight", "per_layer_token_embd.weight", "position_embd.weight"}
 
@@ -90,32 +91,29 @@ def layers_to_skip(text: str, n_layer: int) -> tuple[int, ...]:
     Layers count from 0. The first and the last are never skipped. Raises UsageError.
     """
     text = text.replace(" ", "")
-    if text.isdigit():
-        layers = middle_layers(int(text), n_layer)
-    elif _LIST.fullmatch(text.removesuffix(",")):
-        spans = [part.partition("-") for part in text.removesuffix(",").split(",")]
-        wanted = [range(int(a), int(b or a) + 1) for a, _, b in spans]
-        if any(not span or span[-1] > n_layer for span in wanted):
-            raise UsageError(f"layers to skip '{text}': this model has the layers 0 to {n_layer - 1}")
-        layers = tuple(sorted({layer for span in wanted for layer in span}))
-    else:
+    if n_layer < 3:
+        raise UsageError(
+            f"no layer can be skipped: this model has {n_layer}, and the first and the last stay"
+        )
+    if _NUMBER.fullmatch(text):
+        return middle_layers(int(text), n_layer)
+    if not _LIST.fullmatch(text):
         raise UsageError(f"layers to skip '{text}' is neither a number (4) nor a list of layers (9-11,14)")
-    if not layers or layers[0] < 1 or layers[-1] > n_layer - 2:
+    spans = [part.partition("-") for part in text.removesuffix(",").split(",")]
+    ends = [(int(first), int(last or first)) for first, _, last in spans]
+    if any(first < 1 or last > n_layer - 2 or first > last for first, last in ends):
         raise UsageError(
             f"layers to skip '{text}': of this model's {n_layer} layers those from 1 to {n_layer - 2} "
             "can be skipped, not the first or the last"
-            if n_layer > 2
-            else f"this model has {n_layer} layers: none lies between the first and the last"
         )
-    return layers
+    return tuple(sorted({layer for first, last in ends for layer in range(first, last + 1)}))
 
 
 def middle_layers(count: int, n_layer: int) -> tuple[int, ...]:
     """``count`` layers around the middle. Raises UsageError where there are not as many inner ones."""
     if not 1 <= count <= n_layer - 2:
         raise UsageError(
-            f"{count} layers can't be skipped: this model has {n_layer}, and neither the first nor the last"
-            " can go"
+            f"{count} layers can't be skipped: this model has {n_layer}, and the first and the last stay"
         )
     start = (n_layer - count) // 2
     return tuple(range(start, start + count))

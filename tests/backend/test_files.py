@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import OpenSession, WriteTiny
+from conftest import WriteTiny
 from tiny_gguf import LLAMA_TEMPLATE, TinyModel, byte_level, sentence_piece
 
-from app.backend.files import read_facts, requantize
+from app.backend.files import read_facts
 from app.backend.llama import Context, Model, never_cancelled, vocabulary_of
-from app.core.errors import Cancelled, HeadstartError, UsageError
+from app.core.errors import Cancelled, HeadstartError
 from app.core.models import PairCheck
 from app.core.settings import LoadSettings
 from app.core.vocabulary import compare
@@ -231,32 +231,3 @@ class TestVocabulary:
     def test_a_lone_surrogate_is_no_crash(self, tiny_target: Path) -> None:
         with vocabulary_of(tiny_target) as model:
             assert b"".join(map(model.piece, model.tokenize("a\ud800b", False))) == b"a?b"
-
-
-class TestRequantize:
-    @pytest.mark.parametrize(("file_type", "part"), [("F16", 0.52), ("Q8_0", 0.3)])
-    def test_a_smaller_copy_that_answers(
-        self, tiny_target: Path, tmp_path: Path, open_session: OpenSession, file_type: str, part: float
-    ) -> None:
-        copy = tmp_path / "eine Kopie é.gguf"
-        progress: list[tuple[int, int]] = []
-        requantize(tiny_target, copy, file_type, 1, lambda done, total: progress.append((done, total)))
-        n_tensors = 3 + 2 * 9
-        assert progress == [(done, n_tensors) for done in range(1, n_tensors + 1)]
-        assert read_facts(copy).quantization == file_type
-        assert copy.stat().st_size < tiny_target.stat().st_size * part + 20_000
-        session = open_session(copy, tiny_target)
-        plain = session.ask("the cat", max_tokens=40)
-        drafted = session.ask("the cat", "draft", max_tokens=40)
-        assert drafted.output_ids == plain.output_ids
-        assert (drafted.stats.acceptance_rate or 0) > 0.3
-
-    def test_an_unknown_type(self, tiny_target: Path, tmp_path: Path) -> None:
-        with pytest.raises(UsageError, match=r"Q9.*Q4_K_M"):
-            requantize(tiny_target, tmp_path / "copy.gguf", "Q9", 1, lambda done, total: None)
-
-    def test_a_source_that_is_broken(self, tmp_path: Path) -> None:
-        broken = tmp_path / "broken.gguf"
-        broken.write_bytes(b"GGUF")
-        with pytest.raises(HeadstartError, match=r"broken\.gguf"):
-            requantize(broken, tmp_path / "copy.gguf", "F16", 1, lambda done, total: None)

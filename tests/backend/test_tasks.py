@@ -5,14 +5,13 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 from conftest import WriteTiny
 from tiny_gguf import TinyModel
 
-from app.core.errors import Cancelled, HeadstartError, UsageError
+from app.core.errors import HeadstartError
 from app.core.models import ModelFacts, PairCheck
 from app.core.paths import PROJECT
 from app.core.pins import pinned
@@ -126,48 +125,6 @@ def test_the_build_in_use_is_the_pinned_one_and_sees_this_processor() -> None:
     assert processors
     assert processors[0].memory_total >= processors[0].memory_free > 0
     assert "CPU" in facts.features
-
-
-def test_a_copy_of_another_type(starter_model: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "kopie für später.gguf"
-    told: list[tuple[int, int]] = []
-    tasks.requantize(
-        starter_model, copy, "Q8_0", lambda done, total: told.append((done, total)), lambda: False
-    )
-    assert told == sorted(told)
-    assert told[0][0] == 1
-    assert told[-1][0] == told[-1][1] == len({done for done, _ in told})
-    facts = tasks.inspect_models([copy])[copy]
-    assert isinstance(facts, ModelFacts)
-    assert (facts.quantization, facts.parameters) == ("Q8_0", SMOL.parameters)
-    assert tasks.check_pair(starter_model, copy) == PairCheck(True)
-
-
-def test_a_copy_is_cancelled_while_tensors_come_fast(starter_model: Path, tmp_path: Path) -> None:
-    cancel = threading.Event()
-    told: list[int] = []
-
-    def count(done: int, total: int) -> None:
-        told.append(done)
-        cancel.set()
-
-    with pytest.raises(Cancelled):
-        tasks.requantize(starter_model, tmp_path / "copy.gguf", "F16", count, cancel.is_set)
-    assert told == [1]
-    assert no_child_is_left()
-
-
-def test_a_copy_that_cannot_be_made_says_why(starter_model: Path, tmp_path: Path) -> None:
-    def copy(source: Path, destination: Path, file_type: str) -> None:
-        tasks.requantize(source, destination, file_type, lambda done, total: None, lambda: False)
-
-    with pytest.raises(UsageError, match=r"Q9_Z.*F16"):
-        copy(starter_model, tmp_path / "copy.gguf", "Q9_Z")
-    with pytest.raises(HeadstartError, match=r"none\.gguf"):
-        copy(tmp_path / "none.gguf", tmp_path / "copy.gguf", "F16")
-    with pytest.raises(HeadstartError, match="F16"):
-        copy(starter_model, tmp_path / "no folder" / "copy.gguf", "F16")
-    assert no_child_is_left()
 
 
 def test_a_pair_with_an_encoder_names_the_file_at_fault(tiny: WriteTiny, starter_model: Path) -> None:

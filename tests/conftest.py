@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from app.core.paths import PROJECT, models_dir
+from app.library import folders
 
 # A browser and a model share the cores here. Threads that wait by spinning, llama.cpp's default, then make a
 # pass up to forty times as long; sleeping ones at most twice. Set before any child starts.
@@ -39,6 +40,14 @@ def headstart_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HEADSTART_HOME", str(folder))
         yield folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_other_programs() -> Iterator[None]:
+    """No model files of other programs, so that a person's own never show through."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(folders, "PROGRAMS", ())
+        yield
 
 
 def _missing(reason: str) -> None:

@@ -1,4 +1,4 @@
-"""The model files on disk: what each is, which can be loaded, and which drafts fit a target."""
+"""The model files on disk: what each is, what it is called, which can be loaded, and how one is removed."""
 
 from __future__ import annotations
 
@@ -8,30 +8,31 @@ import difflib
 import functools
 import importlib.metadata
 import os
-import re
+import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from app.core.errors import HeadstartError
-from app.core.models import ModelFacts, PairCheck
+from app.core.models import USABLE_KINDS, ModelFacts
 from app.core.paths import models_dir
-from app.library import cache
+from app.library import cache, folders, split
+from app.library.folders import Found
 from app.library.presets import Preset, PresetModel, load_models
 from app.worker import tasks
 
-SPLIT = re.compile(r"(?P<stem>.+)-(?P<part>\d{5})-of-(?P<parts>\d{5})", re.IGNORECASE)
+_reading = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """A GGUF in the models folder.
+    """A GGUF on this machine; ``name`` is no other file's.
 
     ``kind`` is that of its facts, or ``broken``, ``incomplete`` (parts of a split model are missing) or
     ``unfinished`` (a download that stopped); only a ``model`` can be loaded. ``problem`` is the reason where
     there are no facts. ``size_bytes`` covers all files of a split model, ``path`` is the first. ``sha256`` is
-    None where nobody has computed it yet.
+    None where nobody has computed it yet. ``source`` is that of the place it lies in (see folders.Place).
     """
 
     name: str
@@ -41,20 +42,34 @@ class ModelFile:
     facts: ModelFacts | None = None
     problem: str | None = None
     sha256: str | None = None
+    source: str = "models"
 
     @property
     def is_usable(self) -> bool:
         """Whether it can be a target or a draft."""
-        return self.kind == "model"
+        return self.kind in USABLE_KINDS
 
 
 def list_models(on_read: Callable[[int, int], None] | None = None) -> list[ModelFile]:
-    """Every model file in the models folder, by name.
+    """Every model file in all places, by name.
 
     New or changed files are read in a helper process, about 0.3 s each; ``on_read(done, total)`` follows it.
     """
     files = _scan()
-    whole = [file.path for file in files if not file.problem]
+    with _reading:  # whoever asks meanwhile finds it all remembered
+        facts = _facts([file.path for file in files if not file.problem], on_read)
+    return [file if file.problem else _described(file, facts[file.path]) for file in files]
+
+
+def described(path: Path) -> ModelFile:
+    """A file in any folder, as ``list_models`` would have it. Raises OSError where it is gone."""
+    file = _looked_at(split.model_name(path), path)
+    return file if file.problem else _described(file, _facts([path])[path])
+
+
+def _facts(
+    whole: list[Path], on_read: Callable[[int, int], None] | None = None
+) -> dict[Path, ModelFacts | str]:
     facts: dict[Path, ModelFacts | str] = {
         path: known for path in whole if (known := _remembered_facts(path)) is not None
     }
@@ -64,13 +79,13 @@ def list_models(on_read: Callable[[int, int], None] | None = None) -> list[Model
         facts[path] = result
         # A failure may be the moment's (no memory left), so it is not remembered.
         if isinstance(result, ModelFacts):
-            cache.remember(path, _key("facts"), dataclasses.asdict(result))
+            cache.remember(path, learnt("facts"), dataclasses.asdict(result))
         if on_read:
             on_read(sum(path in facts for path in unread), len(unread))
 
     if unread:
         tasks.inspect_models(unread, keep)
-    return [file if file.problem else _described(file, facts[file.path]) for file in files]
+    return facts
 
 
 def resolve(text: str) -> Path:
@@ -79,18 +94,12 @@ def resolve(text: str) -> Path:
     Raises:
         HeadstartError: there is none, or the file is not a whole GGUF.
     """
-    files = _scan()
-    try:
-        path = Path(text).expanduser().absolute()
-        is_file, is_folder = path.is_file(), path.is_dir()
-    except (OSError, ValueError, RuntimeError):  # too long, a NUL in it, a ~ without a home
-        path, is_file, is_folder = Path(), False, False
-    if is_file:
-        known = [file for file in files if file.path == path]
-        file = known[0] if known else _looked_at(text, path)
-    elif named := _named(text, files):
+    path = _existing(text)
+    if path and path.is_file():
+        file = _looked_at(text, next(part for part in split.parts(path) if part.is_file()))
+    elif named := _named(text, files := _scan()):
         file = named
-    elif is_folder and text:
+    elif path and path.is_dir():
         remedy = "give a .gguf file in it, or a name that `models list` shows"
         raise HeadstartError(f"'{text}' is a folder", remedy)
     else:
@@ -100,36 +109,64 @@ def resolve(text: str) -> Path:
     return file.path
 
 
-def drafts_for(target: Path) -> list[tuple[ModelFile, PairCheck]]:
-    """Every usable model on disk as a draft of ``target``: those that fit first, smallest first.
+def remove(text: str) -> int:
+    """Remove a model's files, given as in ``resolve``; the bytes that this frees.
 
-    The target's own file is among them. Checks run in a helper process and are remembered.
+    Raises HeadstartError for all that ``removable`` refuses, and where the disk refuses.
     """
-    files = [file for file in list_models() if file.is_usable]
+    files = removable(text)
+    freed = sum(file.stat().st_size for file in files)
+    try:
+        for file in files:
+            file.unlink()
+    except OSError as error:
+        remedy = "unload it if it is in use, and make its folder writable"
+        raise HeadstartError(f"can't remove {error.filename}: {error.strerror}", remedy) from error
+    with contextlib.suppress(OSError):  # the first folder that holds something else ends it
+        for folder in files[0].parents:
+            if folder == models_dir():
+                break
+            folder.rmdir()
+    return freed
 
-    def key(draft: Path) -> str:
-        return _key(f"draft {draft} {cache.stamp(draft)}")
 
-    checks: dict[Path, PairCheck] = {}
-    for file in files:
-        if known := cache.recall(target, key(file.path)):
-            checks[file.path] = PairCheck(fits=known["fits"], reasons=tuple(known["reasons"]))
-    if unknown := [file.path for file in files if file.path not in checks]:
-        for draft, check in tasks.check_drafts(target, unknown).items():
-            checks[draft] = check
-            cache.remember(target, key(draft), dataclasses.asdict(check))
-    pairs = [(file, checks[file.path]) for file in files]
-    return sorted(pairs, key=lambda pair: (not pair[1].fits, pair[0].size_bytes))
+def removable(text: str) -> list[Path]:
+    """The files that ``remove`` would remove: all parts of the model, or an unfinished download.
+
+    Raises HeadstartError for what isn't a model file in models/: another program's, a link, a path that
+    leads out.
+    """
+    files = _scan()
+    path = _existing(text)
+    if path and not path.is_dir():
+        real = os.path.realpath(path)
+        held = [file for file in files if real in map(os.path.realpath, split.parts(file.path))]
+        file = held[0] if held else None
+    else:
+        file = _named(text, files)
+    if file and file.source != "models":
+        what = f"'{text}' is not in {models_dir()} but in {file.path.parent}"
+        raise HeadstartError(what, "remove it where it came from")
+    if path and path.is_symlink():
+        raise HeadstartError(f"'{text}' is a link", "remove it where you made it")
+    if path and not file:
+        raise HeadstartError(f"'{text}' is no model file in {models_dir()}", "only those are removed")
+    if not file:
+        raise _unknown(text, [file.name for file in files if file.source == "models"])
+    there = [part for part in split.parts(file.path) if part.is_file()]
+    if links := [part for part in there if part.is_symlink()]:
+        raise HeadstartError(f"{links[0]} is a link", "remove it where you made it")
+    return there
 
 
 def missing(preset: Preset) -> list[PresetModel]:
     """The preset's files that are not in the models folder (told by name and size, without hashing)."""
-    return [model for model in preset.models if not _has_size(path_of(model), model.size)]
+    return [model for model in preset.models if not _is_here(model)]
 
 
 def path_of(model: PresetModel) -> Path:
     """Where the model's file is, or will be once it is fetched."""
-    return models_dir() / model.file_name
+    return models_dir() / model.place
 
 
 def near_names(text: str, names: Iterable[str]) -> list[str]:
@@ -161,18 +198,18 @@ def header_problem(path: Path) -> str | None:
     return "it is not a GGUF file"
 
 
+def learnt(what: str) -> str:
+    """The cache's key for what llama.cpp said: another one may read what this can't, and the other way."""
+    return f"{what} by llama-cpp-python {_llama_cpp()}"
+
+
 @functools.cache
 def _llama_cpp() -> str:
     return importlib.metadata.version("llama-cpp-python")
 
 
-def _key(what: str) -> str:
-    # Another llama.cpp may read what this one can't, and the other way round.
-    return f"{what} by llama-cpp-python {_llama_cpp()}"
-
-
 def _remembered_facts(path: Path) -> ModelFacts | None:
-    value = cache.recall(path, _key("facts"))
+    value = cache.recall(path, learnt("facts"))
     try:
         return ModelFacts(**value) if isinstance(value, dict) else None
     except TypeError:  # written by a version with other fields
@@ -180,75 +217,68 @@ def _remembered_facts(path: Path) -> ModelFacts | None:
 
 
 def _described(file: ModelFile, facts: ModelFacts | str) -> ModelFile:
-    sha256 = cache.recall(file.path, "sha256")
+    sha256 = file.sha256 or cache.recall(file.path, "sha256")
     if isinstance(facts, str):
         return dataclasses.replace(file, kind="broken", problem=facts, sha256=sha256)
     return dataclasses.replace(file, kind=facts.kind, facts=facts, sha256=sha256)
 
 
 def _scan() -> list[ModelFile]:
-    """The files by name, looked at but not read: those without a problem still have the kind ``model``."""
-    folder = models_dir()
-    files = []
-    for path in filter(_is_first_part, _gguf_files(folder)):
-        with contextlib.suppress(FileNotFoundError):  # a finished download is renamed at any time
-            files.append(_looked_at(_stem(path), path))
-    for longer in (_with_folder, _with_suffix):
-        count = Counter(file.name.casefold() for file in files)
-        files = [longer(file, folder) if count[file.name.casefold()] > 1 else file for file in files]
+    """The files by name, looked at but not read: those without a problem still have the kind ``model``.
+
+    A file that several places lead to belongs to the first. Names are given place by place, so that what is
+    found in another never renames a file in models/.
+    """
+    files: list[ModelFile] = []
+    seen: set[str] = set()
+    taken: set[str] = set()
+    for place in folders.places():
+        found = []
+        for each in folders.files_in(place):
+            if split.is_first_part(each.path) and (real := os.path.realpath(each.path)) not in seen:
+                seen.add(real)
+                found.append(each)
+        for each, name in zip(found, _distinct_names(found, taken), strict=True):
+            with contextlib.suppress(OSError):  # a finished download is renamed at any time
+                file = _looked_at(name, each.path)
+                files.append(dataclasses.replace(file, source=place.source, sha256=each.sha256))
     return sorted(files, key=lambda file: file.name.casefold())
 
 
-def _with_folder(file: ModelFile, folder: Path) -> ModelFile:
-    return dataclasses.replace(file, name=(file.path.relative_to(folder).parent / file.name).as_posix())
+def _distinct_names(found: list[Found], taken: set[str]) -> list[str]:
+    """For each file the shortest of its names that is not taken and no other of them wants; now taken."""
+    names: dict[int, str] = {}
+    for level in range(max((len(each.names) for each in found), default=0)):
+        wanted = {
+            place: each.names[min(level, len(each.names) - 1)]
+            for place, each in enumerate(found)
+            if place not in names
+        }
+        count = Counter(name.casefold() for name in wanted.values())
+        for place, name in wanted.items():
+            is_last = level >= len(found[place].names) - 1
+            if is_last or (count[name.casefold()] == 1 and name.casefold() not in taken):
+                names[place] = name
+        taken.update(name.casefold() for name in names.values())
+    return [names[place] for place in range(len(found))]
 
 
-def _with_suffix(file: ModelFile, folder: Path) -> ModelFile:
-    return dataclasses.replace(file, name=file.path.relative_to(folder).as_posix())
-
-
-def _gguf_files(folder: Path) -> Iterator[Path]:
-    inside = Path(os.path.realpath(folder))
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            path = Path(parent, name)
-            leads_out = not Path(os.path.realpath(path)).is_relative_to(inside)
-            if name.lower().endswith((".gguf", ".gguf.part")) and not leads_out and path.is_file():
-                yield path
-
-
-def _stem(path: Path) -> str:
-    if path.suffix == ".part":
-        return path.name
-    split = _split(path)
-    return split["stem"] if split else path.stem
-
-
-def _split(path: Path) -> re.Match[str] | None:
-    split = SPLIT.fullmatch(path.stem)
-    return split if split and 1 <= int(split["part"]) <= int(split["parts"]) else None
-
-
-def _parts(path: Path) -> list[Path]:
-    """All files of the model that ``path`` belongs to, whether they are there or not."""
-    if not (split := _split(path)):
-        return [path]
-    stem, of = split["stem"], split["parts"]
-    return [path.with_stem(f"{stem}-{part:05}-of-{of}") for part in range(1, int(of) + 1)]
-
-
-def _is_first_part(path: Path) -> bool:
-    return next(part for part in _parts(path) if part == path or part.is_file()) == path
+def _existing(text: str) -> Path | None:
+    """The absolute path of what the text names on the disk, if it does."""
+    with contextlib.suppress(OSError, ValueError, RuntimeError):  # too long, a NUL in it, a ~ without a home
+        path = Path(text).expanduser().absolute()
+        if text and (path.is_symlink() or path.exists()):
+            return path
+    return None
 
 
 def _looked_at(name: str, path: Path) -> ModelFile:
     if path.suffix == ".part":
         problem = f"an unfinished download, `models get {Path(path.stem).stem}` goes on with it"
         return ModelFile(name, path, path.stat().st_size, "unfinished", problem=problem)
-    parts = _parts(path)
-    there = [part for part in parts if part.is_file()]
-    size = sum(part.stat().st_size for part in there)
-    if lacking := [part.name for part in parts if part not in there]:
+    parts = split.parts(path)
+    size = split.whole_size(path)
+    if lacking := [part.name for part in parts if not part.is_file()]:
         problem = f"{len(lacking)} of its {len(parts)} files are missing, the first is {lacking[0]}"
         return ModelFile(name, path, size, "incomplete", problem=problem)
     broken = next(filter(None, map(header_problem, parts)), None)
@@ -266,8 +296,11 @@ def _named(text: str, files: list[ModelFile]) -> ModelFile | None:
     return None
 
 
-def _has_size(path: Path, size: int) -> bool:
-    return path.is_file() and path.stat().st_size == size
+def _is_here(model: PresetModel) -> bool:
+    path = path_of(model)
+    if not model.is_exact:
+        return all(part.is_file() for part in split.parts(path))
+    return path.is_file() and path.stat().st_size == model.size
 
 
 def _unknown(text: str, names: list[str]) -> HeadstartError:

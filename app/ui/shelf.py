@@ -67,16 +67,16 @@ class DiskShelf:
         return load_presets()
 
     def models(self) -> list[ModelFile]:
-        """Every file in the models folder."""
+        """Every model file on this machine."""
         from app.library.catalogue import list_models
 
         return list_models()
 
     def drafts_for(self, target: Path) -> list[tuple[ModelFile, PairCheck]]:
-        """Every usable model as a draft of the target; those that fit first."""
-        from app.library.catalogue import drafts_for
+        """Every usable model as a draft of the target; those that fit first, the best first."""
+        from app.library.pairs import rank_drafts
 
-        return drafts_for(target)
+        return [(each.file, PairCheck(each.fits, each.reasons)) for each in rank_drafts(target)]
 
     def missing(self, preset: Preset) -> list[PresetModel]:
         """The preset's files that are not here yet."""

@@ -24,7 +24,7 @@ import pytest
 
 from app.core.errors import Cancelled, HeadstartError
 from app.core.paths import PROJECT
-from app.library import cache, catalogue, fetch
+from app.library import cache, catalogue, fetch, folders
 from app.library.fetch import Progress
 from app.library.presets import HubSource, PresetModel, WheelSource
 
@@ -139,7 +139,8 @@ class _Handler(BaseHTTPRequestHandler):
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The models folder, not made yet; nothing of the person's own set-up shows through."""
     folder = tmp_path / "Modelle für alle"
-    monkeypatch.setattr(catalogue, "models_dir", lambda: folder)
+    for module in (catalogue, folders):
+        monkeypatch.setattr(module, "models_dir", lambda: folder)
     for name in [name for name in os.environ if name.startswith(("HF_", "PIP_", "HUGGING_FACE"))]:
         monkeypatch.delenv(name)
     for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.core.paths import PROJECT
-from app.library import catalogue, commands
+from app.library import catalogue, commands, folders, pairs
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starter_model: Path)
     """A models folder with the starter model and a file cut short."""
     folder = tmp_path / "modèles à moi"
     folder.mkdir()
-    for module in (catalogue, commands):
+    for module in (catalogue, commands, folders):
         monkeypatch.setattr(module, "models_dir", lambda: folder)
     monkeypatch.setenv("HEADSTART_HOME", str(tmp_path / "home"))
     shutil.copyfile(starter_model, folder / "starter.gguf")
@@ -44,26 +44,13 @@ def test_real_facts_and_a_file_cut_short(folder: Path) -> None:
 
 def test_the_starter_fits_itself_and_not_the_coder(folder: Path, coder_target: Path) -> None:
     starter = catalogue.resolve("starter")
-    ((file, check),) = catalogue.drafts_for(starter)
-    assert (file.path, check.fits) == (starter, True)
-    ((_, check),) = catalogue.drafts_for(coder_target)
-    assert not check.fits
-    assert "151936" in check.reasons[0]
-    assert "49152" in check.reasons[0]
-
-
-def test_requantize_writes_a_model_that_fits_its_source(folder: Path) -> None:
-    source = catalogue.resolve("starter")
-    assert commands._requantize("starter", "F16", None) == 0
-    written = catalogue.resolve("starter-f16")
-    facts = {file.name: file.facts for file in catalogue.list_models()}["starter-f16"]
-    assert facts is not None
-    assert (facts.quantization, facts.n_vocab) == ("F16", 49152)
-    assert written.stat().st_size > 2 * source.stat().st_size
-    assert [(file.name, check.fits) for file, check in catalogue.drafts_for(written)] == [
-        ("starter", True),
-        ("starter-f16", True),
-    ]
+    (candidate,) = pairs.rank_drafts(starter)
+    assert (candidate.file.path, candidate.fits, candidate.note) == (starter, True, "the target itself")
+    (candidate,) = pairs.rank_drafts(coder_target)
+    assert not candidate.fits
+    assert "151936" in candidate.reasons[0]
+    assert "49152" in candidate.reasons[0]
+    assert candidate.note == "another architecture, 11x smaller"
 
 
 def test_the_library_is_light_to_import() -> None:

@@ -7,13 +7,14 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from app.core.errors import HeadstartError
 from app.core.models import ModelFacts, PairCheck
 from app.core.settings import SpeculationSettings
-from app.library import cache, catalogue
+from app.library import cache, catalogue, folders
 from app.library.presets import HubSource, Preset, PresetModel
 from app.worker import tasks
 
@@ -66,7 +67,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, helper: Helper) -> P
     """An empty models folder, and a user-data folder that is not made yet."""
     folder = tmp_path / "mis modelos ñ"
     folder.mkdir()
-    monkeypatch.setattr(catalogue, "models_dir", lambda: folder)
+    for module in (catalogue, folders):
+        monkeypatch.setattr(module, "models_dir", lambda: folder)
     monkeypatch.setenv("HEADSTART_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     return folder
@@ -301,33 +303,16 @@ def test_what_is_no_model_is_refused_with_the_reason(
 @pytest.mark.skipif(sys.platform == "win32" or not hasattr(os, "geteuid"), reason="no such rights there")
 def test_a_file_that_may_not_be_read_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = add(folder, "locked.gguf")
+    open_ = Path.open
 
-    def refuse(self: Path, *_: object) -> None:
-        raise PermissionError(13, "Permission denied", str(self))
+    def refuse(self: Path, *arguments: Any, **options: Any) -> Any:
+        if self == path:
+            raise PermissionError(13, "Permission denied", str(self))
+        return open_(self, *arguments, **options)
 
     monkeypatch.setattr(Path, "open", refuse)  # root may read everything
     (file,) = catalogue._scan()
     assert (file.path, file.problem) == (path, "it can't be read (Permission denied)")
-
-
-def test_drafts_that_fit_come_first_and_checks_are_remembered(folder: Path, helper: Helper) -> None:
-    target = add(folder, "target.gguf", GGUF + bytes(100))
-    add(folder, "misfit.gguf")
-    small = add(folder, "small.gguf", GGUF + b"!")
-    add(folder, "encoder.gguf")
-    add(folder, "half.gguf.part")
-    helper.known["encoder.gguf"] = facts("encoder")
-    helper.misfits["misfit.gguf"] = "the vocabularies differ"
-    for _ in range(2):
-        assert [(file.name, check.fits, check.reasons) for file, check in catalogue.drafts_for(target)] == [
-            ("small", True, ()),
-            ("target", True, ()),
-            ("misfit", False, ("the vocabularies differ",)),
-        ]
-    assert sorted(helper.checked) == ["misfit.gguf", "small.gguf", "target.gguf"]
-    small.write_bytes(GGUF + b"changed")
-    catalogue.drafts_for(target)
-    assert helper.checked[3:] == ["small.gguf"]
 
 
 def test_what_a_preset_lacks_is_told_by_name_and_size(folder: Path) -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from app.core.errors import HeadstartError, UsageError
+from app.core.errors import HeadstartError
 from app.core.models import ModelFacts, PairCheck
-from app.library import catalogue, commands, fetch
+from app.library import catalogue, commands, fetch, folders
 from app.library.fetch import Progress
 from app.library.presets import PresetModel
 from app.worker import tasks
@@ -29,7 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     (folder / "tiny.Q4_1.gguf").write_bytes(b"GGUF" + bytes(96))
     (folder / "page.gguf").write_bytes(b"<html>")
-    for module in (catalogue, commands):
+    for module in (catalogue, commands, folders):
         monkeypatch.setattr(module, "models_dir", lambda: folder)
     monkeypatch.setenv("HEADSTART_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
@@ -211,79 +211,3 @@ def test_check(
     out = capsys.readouterr().out
     assert ("does not fit" in out) == bool(reasons)
     assert all(reason in out for reason in reasons)
-
-
-def writing(result: bytes | BaseException) -> Callable[..., None]:
-    """A stand-in for the quantiser: writes something, tells of it, then ends as it should or does not."""
-
-    def requantize(
-        source: Path, destination: Path, type_: str, on_progress: Callable[[int, int], None], _: object
-    ) -> None:
-        destination.write_bytes(b"half")
-        on_progress(1, 2)
-        if isinstance(result, BaseException):
-            raise result
-        destination.write_bytes(result + type_.encode())
-        on_progress(2, 2)
-
-    return requantize
-
-
-@pytest.mark.parametrize(
-    ("options", "file"),
-    [((), "models/tiny-f16.gguf"), (("--output", "my folder/é.gguf"), "my folder/é.gguf")],
-)
-def test_requantize_writes_beside_and_renames(
-    folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    options: tuple[str, ...],
-    file: str,
-) -> None:
-    monkeypatch.setattr(tasks, "requantize", writing(b"whole "))
-    assert run("requantize", "tiny.Q4_1", "--type", "f16", *options) == 0
-    output = tmp_path / file
-    assert output.read_bytes() == b"whole F16"
-    captured = capsys.readouterr()
-    assert captured.out == f"{output}\n"
-    assert f"writing {output.name}: 50%" in captured.err
-    with pytest.raises(
-        HeadstartError, match="exists already; remove it, or choose another name with --output"
-    ):
-        run("requantize", "tiny.Q4_1", "--type", "F16", *options)
-    assert not list(tmp_path.rglob("*.writing"))
-
-
-@pytest.mark.parametrize(
-    "failure", [HeadstartError("the quantiser failed"), KeyboardInterrupt(), OSError(28, "full")]
-)
-def test_requantize_that_does_not_end_well_leaves_nothing(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], failure: BaseException
-) -> None:
-    monkeypatch.setattr(tasks, "requantize", writing(failure))
-    if isinstance(failure, KeyboardInterrupt):
-        assert run("requantize", "tiny.Q4_1", "--type", "F16") == 130
-        assert capsys.readouterr().err.endswith("stopped; nothing was written\n")
-    else:
-        with pytest.raises(HeadstartError, match=r"the quantiser failed|can't write .*: full"):
-            run("requantize", "tiny.Q4_1", "--type", "F16")
-    assert sorted(path.name for path in folder.iterdir()) == ["page.gguf", "tiny.Q4_1.gguf"]
-
-
-def test_requantize_refuses_too_little_disk_and_wrong_arguments(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tasks, "requantize", writing(b""))
-    usage = shutil.disk_usage(folder)._replace(free=200_000_000)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(
-        HeadstartError, match=r"tiny-f16\.gguf needs about 384 MB of disk, and 200 MB are free"
-    ):
-        run("requantize", "tiny.Q4_1", "--type", "F16")
-    with pytest.raises(UsageError, match=r"must end in \.gguf"):
-        run("requantize", "tiny.Q4_1", "--type", "F16", "--output", "out")
-    with pytest.raises(HeadstartError, match="'page' can't be loaded: it is a web page"):
-        run("requantize", "page", "--type", "F16")
-    with pytest.raises(SystemExit, match="2"):
-        run("requantize", "tiny.Q4_1", "--type", "F17")

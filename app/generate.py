@@ -22,6 +22,7 @@ from app.core.settings import (
     SamplingSettings,
     SpeculationSettings,
 )
+from app.core.split import model_name, parts
 from app.core.text import harmless
 from app.core.tokens import TokenEvent, TokenKind
 from app.library import catalogue
@@ -268,7 +269,8 @@ def _result(
 
 
 def _model(path: Path) -> dict[str, Any]:
-    return {"name": path.stem, "path": str(path), "size_bytes": path.stat().st_size}
+    size = sum(part.stat().st_size for part in parts(path))
+    return {"name": model_name(path), "path": str(path), "size_bytes": size}
 
 
 def _print_json(value: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ import psutil
 
 from app.compare.record import Column
 from app.core.models import ModelFacts
+from app.core.split import model_name, parts
 from app.doctor import cpu_name
 from app.library import cache, catalogue
 from app.worker import tasks
@@ -52,9 +53,9 @@ def _models(columns: Sequence[Column]) -> list[dict[str, Any]]:
 def _model(path: Path, known: ModelFacts | str | None) -> dict[str, Any]:
     model = known if isinstance(known, ModelFacts) else None
     return {
-        "name": path.stem,
+        "name": model_name(path),
         "path": str(path),
-        "size_bytes": path.stat().st_size,
+        "size_bytes": sum(part.stat().st_size for part in parts(path)),
         "architecture": model.architecture if model else None,
         "parameters": model.parameters if model else None,
         "quantization": model.quantization if model else None,

@@ -17,7 +17,8 @@ from pathlib import Path
 from app.core.errors import HeadstartError
 from app.core.models import USABLE_KINDS, ModelFacts
 from app.core.paths import models_dir
-from app.library import cache, folders, split
+from app.core.split import model_name, parts
+from app.library import cache, folders
 from app.library.folders import Found
 from app.library.presets import Preset, PresetModel, load_models
 from app.worker import tasks
@@ -63,7 +64,7 @@ def list_models(on_read: Callable[[int, int], None] | None = None) -> list[Model
 
 def described(path: Path) -> ModelFile:
     """A file in any folder, as ``list_models`` would have it. Raises OSError where it is gone."""
-    file = _looked_at(split.model_name(path), path)
+    file = _looked_at(model_name(path), path)
     return file if file.problem else _described(file, _facts([path])[path])
 
 
@@ -96,7 +97,7 @@ def resolve(text: str) -> Path:
     """
     path = _existing(text)
     if path and path.is_file():
-        file = _looked_at(text, next(part for part in split.parts(path) if part.is_file()))
+        file = _looked_at(text, next(part for part in parts(path) if part.is_file()))
     elif named := _named(text, files := _scan()):
         file = named
     elif path and path.is_dir():
@@ -140,7 +141,7 @@ def removable(text: str) -> list[Path]:
     path = _existing(text)
     if path and not path.is_dir():
         real = os.path.realpath(path)
-        held = [file for file in files if real in map(os.path.realpath, split.parts(file.path))]
+        held = [file for file in files if real in map(os.path.realpath, parts(file.path))]
         file = held[0] if held else None
     else:
         file = _named(text, files)
@@ -153,7 +154,7 @@ def removable(text: str) -> list[Path]:
         raise HeadstartError(f"'{text}' is no model file in {models_dir()}", "only those are removed")
     if not file:
         raise _unknown(text, [file.name for file in files if file.source == "models"])
-    there = [part for part in split.parts(file.path) if part.is_file()]
+    there = [part for part in parts(file.path) if part.is_file()]
     if links := [part for part in there if part.is_symlink()]:
         raise HeadstartError(f"{links[0]} is a link", "remove it where you made it")
     return there
@@ -235,7 +236,7 @@ def _scan() -> list[ModelFile]:
     for place in folders.places():
         found = []
         for each in folders.files_in(place):
-            if split.is_first_part(each.path) and (real := os.path.realpath(each.path)) not in seen:
+            if _is_first_part(each.path) and (real := os.path.realpath(each.path)) not in seen:
                 seen.add(real)
                 found.append(each)
         for each, name in zip(found, _distinct_names(found, taken), strict=True):
@@ -243,6 +244,10 @@ def _scan() -> list[ModelFile]:
                 file = _looked_at(name, each.path)
                 files.append(dataclasses.replace(file, source=place.source, sha256=each.sha256))
     return sorted(files, key=lambda file: file.name.casefold())
+
+
+def _is_first_part(path: Path) -> bool:
+    return next(part for part in parts(path) if part == path or part.is_file()) == path
 
 
 def _distinct_names(found: list[Found], taken: set[str]) -> list[str]:
@@ -276,12 +281,13 @@ def _looked_at(name: str, path: Path) -> ModelFile:
     if path.suffix == ".part":
         problem = f"an unfinished download, `models get {Path(path.stem).stem}` goes on with it"
         return ModelFile(name, path, path.stat().st_size, "unfinished", problem=problem)
-    parts = split.parts(path)
-    size = split.whole_size(path)
-    if lacking := [part.name for part in parts if not part.is_file()]:
-        problem = f"{len(lacking)} of its {len(parts)} files are missing, the first is {lacking[0]}"
+    all_parts = parts(path)
+    there = [part for part in all_parts if part.is_file()]
+    size = sum(part.stat().st_size for part in there)
+    if lacking := [part.name for part in all_parts if part not in there]:
+        problem = f"{len(lacking)} of its {len(all_parts)} files are missing, the first is {lacking[0]}"
         return ModelFile(name, path, size, "incomplete", problem=problem)
-    broken = next(filter(None, map(header_problem, parts)), None)
+    broken = next(filter(None, map(header_problem, there)), None)
     return ModelFile(name, path, size, "broken" if broken else "model", problem=broken)
 
 
@@ -299,7 +305,7 @@ def _named(text: str, files: list[ModelFile]) -> ModelFile | None:
 def _is_here(model: PresetModel) -> bool:
     path = path_of(model)
     if not model.is_exact:
-        return all(part.is_file() for part in split.parts(path))
+        return all(part.is_file() for part in parts(path))
     return path.is_file() and path.stat().st_size == model.size
 
 

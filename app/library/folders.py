@@ -17,7 +17,8 @@ from pathlib import Path
 
 from app.core.errors import HeadstartError
 from app.core.paths import models_dir
-from app.library import split, store
+from app.core.split import model_name
+from app.library import store
 
 ADDED = "folders.json"
 _SHA256 = re.compile(r"(?:sha256[:-])?([0-9a-f]{64})")
@@ -140,7 +141,7 @@ def _names(place: Place, path: Path) -> tuple[str, ...]:
     if place.source == "jan" and path.name == "model.gguf" and len(inner.parts) > 1:
         short, longer = inner.parent.name, inner.parent.as_posix()
     else:
-        short = split.model_name(path)
+        short = model_name(path)
         longer = (inner.parent / short).as_posix()
     longest = inner.as_posix() if place.source == "models" else f"{place.title}/{longer}"
     return short, longer, longest, str(path)
@@ -219,7 +220,7 @@ def _hugging_face_files(hub: Path) -> Iterator[Found]:
         snapshots = sorted((folder / "snapshots").glob("*"), key=lambda path: (path.name != main, path.name))
         for snapshot in snapshots:
             for path in _gguf_files(snapshot, ours=False):
-                short = split.model_name(path)
+                short = model_name(path)
                 longer = (path.relative_to(snapshot).parent / short).as_posix()
                 revision = f"{repository}@{snapshot.name[:8]}/{longer}"
                 names = (short, f"{repository}/{longer}", revision, str(path))

@@ -14,7 +14,8 @@ from app.core.copies import CopyPlan, ModelCopy, check_type, layers_text, layers
 from app.core.errors import Cancelled, HeadstartError, UsageError
 from app.core.models import WHY_UNUSABLE, ModelFacts
 from app.core.paths import models_dir, user_data_dir
-from app.library import cache, split
+from app.core.split import parts
+from app.library import cache
 from app.library.fetch import DISK_MARGIN, size_text
 from app.worker import tasks
 
@@ -50,7 +51,7 @@ class Making:
 
 def facts_of(target: Path) -> ModelFacts:
     """The facts of a file that can be copied. Raises HeadstartError for one that can't be."""
-    if len(split.parts(target)) > 1:
+    if len(parts(target)) > 1:
         raise HeadstartError(
             f"{target.name} is one part of a split model, which can't be copied",
             "join the parts with llama.cpp's `llama-gguf-split --merge` first",
@@ -191,12 +192,12 @@ def sha256(path: Path, on_progress: OnProgress, cancelled: Callable[[], bool]) -
 
 def draft_name(target: Path, copy: ModelCopy) -> str:
     """How a draft is called where nobody names it."""
-    parts = [QUANT_ENDING.sub("", target.stem), "draft"]
+    words = [QUANT_ENDING.sub("", target.stem), "draft"]
     if copy.file_type:
-        parts.append(copy.file_type.lower())
+        words.append(copy.file_type.lower())
     if copy.skipped_layers:
-        parts.append(f"cut{len(copy.skipped_layers)}")
-    return "-".join(parts)
+        words.append(f"cut{len(copy.skipped_layers)}")
+    return "-".join(words)
 
 
 def _metadata(making: Making, source: str) -> tuple[tuple[str, str], ...]:

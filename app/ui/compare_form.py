@@ -15,6 +15,7 @@ from app.compare import workloads
 from app.compare.record import Column, Comparison, Prompt
 from app.core.errors import UsageError
 from app.core.settings import MAX_DRAFT, LoadSettings, Mode, Request, SamplingSettings, SpeculationSettings
+from app.core.split import parts
 from app.ui.figures import count, seconds
 from app.ui.picker import draft_options, target_options, valid
 from app.ui.shelf import Shelf
@@ -123,7 +124,7 @@ def estimate(plan: Plan, pace_of: Mapping[str, float]) -> str:
             size + f"At most about {duration(known * tokens)}, judging by the last comparison of this target."
         )
     try:
-        weights = target.stat().st_size
+        weights = sum(part.stat().st_size for part in parts(target))
     except OSError:
         return size
     least, most = (duration(tokens * weights / rate) for rate in (FAST, SLOW))

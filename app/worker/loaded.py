@@ -17,6 +17,7 @@ from app.core.errors import HeadstartError
 from app.core.layers import layers_that_fit
 from app.core.models import USABLE_KINDS, WHY_UNUSABLE
 from app.core.settings import LoadSettings
+from app.core.split import parts
 from app.core.vocabulary import compare
 from app.worker.machine import usable_cores
 
@@ -59,7 +60,8 @@ class LoadedModel:
             )
         layers = plan.gpu_layers
         if layers is None:
-            layers = layers_that_fit(plan.path.stat().st_size, facts.n_layer, devices())
+            size = sum(part.stat().st_size for part in parts(plan.path))
+            layers = layers_that_fit(size, facts.n_layer, devices())
         self.model = Model(plan.path, layers, report)
         # A draft may be trained on a shorter context than the target; it then stops proposing there.
         n_ctx = min(plan.n_ctx, facts.n_ctx_train or plan.n_ctx) if plan.role == "draft" else plan.n_ctx

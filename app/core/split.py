@@ -24,16 +24,6 @@ def parts(path: Path) -> list[Path]:
     return [path.with_stem(f"{stem}-{part:05}-of-{of}") for part in range(1, int(of) + 1)]
 
 
-def is_first_part(path: Path) -> bool:
-    """Whether no part before this one is there."""
-    return next(part for part in parts(path) if part == path or part.is_file()) == path
-
-
-def whole_size(path: Path) -> int:
-    """Bytes of all those files that are there. Raises OSError where one can't be looked at."""
-    return sum(part.stat().st_size for part in parts(path) if part.is_file())
-
-
 def _match(path: Path) -> re.Match[str] | None:
     split = _SPLIT.fullmatch(path.stem)
     return split if split and 1 <= int(split["part"]) <= int(split["parts"]) else None

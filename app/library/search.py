@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from app.core import split
 from app.core.errors import UsageError
-from app.library import split
 from app.library.programs import ask_hub
 
 # What people sort by, in the hub's words.

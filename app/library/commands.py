@@ -6,21 +6,18 @@ import argparse
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from app.core.errors import HeadstartError
 from app.core.paths import models_dir
-from app.core.text import harmless
-from app.library import catalogue, fetch
-from app.library.presets import Preset, PresetModel, best_preset, load_models, load_presets
+from app.library import catalogue, fetch, hub_commands
+from app.library.presets import load_presets
 from app.library.status_line import StatusLine
+from app.library.tables import print_table
 from app.worker import tasks
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
-
-INTERRUPTED = 130
 
 
 def add_parser(subparsers: Subparsers) -> Subparsers:
@@ -31,10 +28,7 @@ def add_parser(subparsers: Subparsers) -> Subparsers:
     listing = commands.add_parser("list", help="the model files on this machine")
     listing.add_argument("--json", action="store_true", help="print a JSON list and nothing else")
 
-    getting = commands.add_parser("get", help="fetch a preset's files or one model")
-    getting.add_argument(
-        "name", nargs="?", help="a preset or a model; without it, the best pair for this machine"
-    )
+    hub_commands.add_parsers(commands)
 
     checking = commands.add_parser("check", help="whether a draft fits a target (exit status 0 or 1)")
     checking.add_argument("target", help="a GGUF file, or a name that `models list` shows")
@@ -47,8 +41,8 @@ def run(args: argparse.Namespace) -> int:
     """Do one of the ``models`` commands; the exit status."""
     if args.models_command == "list":
         return _list(args.json)
-    if args.models_command == "get":
-        return _get(args.name)
+    if args.models_command in hub_commands.COMMANDS:
+        return hub_commands.run(args)
     return _check(args.target, args.draft, args.json)
 
 
@@ -62,7 +56,7 @@ def _list(as_json: bool) -> int:
     presets, errors = load_presets()
     _warn(errors)
     if files:
-        _print_table([("name", "type", "parameters", "size", "context", ""), *map(_as_row, files)])
+        print_table([("name", "type", "parameters", "size", "context", ""), *map(_as_row, files)])
     else:
         print(f"no model files in {models_dir()} yet")
     if lacking := [preset for preset in presets if catalogue.missing(preset)]:
@@ -100,56 +94,6 @@ def _as_row(file: catalogue.ModelFile) -> tuple[str, ...]:
     return (file.name, facts.quantization, parameters, size, str(facts.n_ctx_train), note)
 
 
-def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
-    # A file may be named anything, with line breaks and control characters in it too.
-    rows = [tuple(harmless(cell).replace("\n", " ") for cell in row) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-
-
-def _get(name: str | None) -> int:
-    presets, errors = load_presets()
-    _warn(errors)
-    for model in _wanted(name, presets):
-        line = StatusLine()
-        try:
-            path = fetch.get(model, _follow(line), lambda: False)
-        except KeyboardInterrupt:
-            line.end()
-            print("stopped; the same command goes on from here", file=sys.stderr)
-            return INTERRUPTED
-        finally:
-            line.end()
-        print(path)
-    return 0
-
-
-def _wanted(name: str | None, presets: list[Preset]) -> Sequence[PresetModel]:
-    if name is None:
-        import psutil
-
-        ram = psutil.virtual_memory().total
-        if not (best := best_preset(presets, ram)):
-            what = f"no preset is sure to fit {fetch.size_text(ram)} of memory"
-            raise HeadstartError(what, f"name one to try it: {', '.join(preset.name for preset in presets)}")
-        print(
-            f"{best.name} suits this machine best: {best.title}, {fetch.size_text(best.size)}",
-            file=sys.stderr,
-        )
-        return best.models
-    for preset in presets:
-        if preset.name == name:
-            return preset.models
-    models = load_models()[0]
-    if model := models.get(name.removesuffix(".gguf")):
-        return (model,)
-    known = [*(preset.name for preset in presets), *models]
-    near = catalogue.near_names(name, known)
-    remedy = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"
-    raise HeadstartError(f"there is no preset or model '{name}' to fetch", remedy)
-
-
 def _check(target: str, draft: str, as_json: bool) -> int:
     check = tasks.check_pair(catalogue.resolve(target), catalogue.resolve(draft))
     if as_json:
@@ -164,13 +108,3 @@ def _check(target: str, draft: str, as_json: bool) -> int:
 def _warn(errors: list[HeadstartError]) -> None:
     for error in errors:
         print(f"warning: {error}", file=sys.stderr)
-
-
-def _follow(line: StatusLine) -> Callable[[fetch.Progress], None]:
-    def show(progress: fetch.Progress) -> None:
-        details = f"of {fetch.size_text(progress.total)}"
-        if progress.rate and progress.remaining_s:
-            details += f", {fetch.size_text(progress.rate)}/s, {progress.remaining_s:.0f} s left"
-        line.show(progress.step, progress.done / progress.total, details)
-
-    return show

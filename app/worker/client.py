@@ -8,6 +8,7 @@ import os
 import queue
 import tempfile
 import threading
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
@@ -23,6 +24,12 @@ from app.worker.messages import Failed, Finished, Last, Message, Waiting
 _spawn = multiprocessing.get_context("spawn")
 _LOG_LINES = 200
 _NOTHING = Finished((), (), "", "cancelled", Stats(), None)
+_clients: weakref.WeakSet[WorkerClient] = weakref.WeakSet()
+
+
+def loaded() -> list[tuple[int, LoadSettings]]:
+    """The process id of each child that this process has, and what it was last asked to hold."""
+    return [(pid, client.load) for client in [*_clients] if (pid := client.child_pid) and client.load]
 
 
 class Run:
@@ -70,9 +77,11 @@ class WorkerClient:
         self._closing = False
         self._child: BaseProcess | None = None
         self._connection: Connection[Any, Any] | None = None
+        self.load: LoadSettings | None = None
         self._cancel: ctypes.Array[ctypes.c_char] = _spawn.RawArray(ctypes.c_char, 2)
         handle, self._log = tempfile.mkstemp(prefix="headstart-", suffix=".log")
         os.close(handle)
+        _clients.add(self)
         self._dispatcher = threading.Thread(target=self._dispatch, daemon=True)
         self._dispatcher.start()
 
@@ -163,6 +172,7 @@ class WorkerClient:
                 if self._closing:
                     return _NOTHING
                 connection = self._ready_connection()
+            self.load = run.load
             connection.send((run.load, run.request))
             while True:
                 message: Message

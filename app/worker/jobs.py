@@ -5,17 +5,23 @@ A job sends its results through the connection; an error it raises is passed on 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from app.backend.devices import llama_facts
+from app.backend.devices import devices, llama_facts
 from app.backend.files import read_facts
 from app.backend.llama import vocabulary_of
+from app.backend.memory import memory_of
 from app.backend.quantize import plan_copy, write_copy
 from app.core.copies import ModelCopy
 from app.core.errors import HeadstartError
-from app.core.models import WHY_UNUSABLE, PairCheck
+from app.core.layers import layers_that_fit
+from app.core.memory import by_device
+from app.core.models import USABLE_KINDS, WHY_UNUSABLE, PairCheck
+from app.core.settings import LoadSettings
+from app.core.split import parts
 from app.core.vocabulary import compare
 from app.worker.machine import usable_cores
 
@@ -42,7 +48,7 @@ def check(send: Send, target: Path, drafts: Sequence[Path]) -> None:
             unusable = [
                 f"the {role} cannot be used: {WHY_UNUSABLE[kind]}"
                 for role, kind in kinds.items()
-                if kind != "model"
+                if kind not in USABLE_KINDS
             ]
             if unusable:
                 send((path, PairCheck(False, tuple(unusable))))
@@ -66,3 +72,33 @@ def plan(send: Send, source: Path, wanted: ModelCopy) -> None:
 def copy(send: Send, source: Path, destination: Path, wanted: ModelCopy) -> None:
     """Send the number of each tensor while a copy is written, from 1."""
     write_copy(source, destination, wanted, usable_cores(), send)
+
+
+def memory(send: Send, load: LoadSettings, given_back: Mapping[str, int]) -> None:
+    """Send the devices, then the ModelMemory of the target, and of the draft if there is one.
+
+    ``given_back`` says how much more than now will be free on graphics devices before the load.
+    """
+    send(devices())
+    graphics = [
+        dataclasses.replace(device, memory_free=device.memory_free + given_back.get(device.name, 0))
+        for device in devices()
+        if device.kind in ("gpu", "igpu")
+    ]
+    names = [device.name for device in graphics]
+    for role, path, layers, types in (
+        ("target", load.target, load.gpu_layers, (load.cache_type_k, load.cache_type_v)),
+        ("draft", load.draft, load.draft_gpu_layers, (load.draft_cache_type_k, load.draft_cache_type_v)),
+    ):
+        if path is None:
+            continue
+        if layers is None:
+            size = sum(part.stat().st_size for part in parts(path))
+            layers = layers_that_fit(size, read_facts(path).n_layer, graphics) if graphics else 0
+        taken = memory_of(role, path, layers, load.n_batch, types, names)
+        send(taken)
+        needs = by_device(taken.parts(load.n_ctx))
+        graphics = [
+            dataclasses.replace(device, memory_free=max(device.memory_free - needs[device.name], 0))
+            for device in graphics
+        ]

@@ -8,14 +8,16 @@ from __future__ import annotations
 import importlib
 import multiprocessing
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from app.core.copies import CopyPlan, ModelCopy
 from app.core.errors import Cancelled, HeadstartError
+from app.core.memory import ModelMemory
 from app.core.models import Device, LlamaFacts, ModelFacts, PairCheck
+from app.core.settings import LoadSettings
 from app.worker.child import deaf_to_ctrl_c, prepare, reason_of_death
 
 _spawn = multiprocessing.get_context("spawn")
@@ -68,6 +70,17 @@ def llama_cpp_facts() -> LlamaFacts:
 def list_devices() -> tuple[Device, ...]:
     """ggml's devices. Raises HeadstartError where llama.cpp cannot run here."""
     return llama_cpp_facts().devices
+
+
+def memory_of(
+    load: LoadSettings, given_back: Mapping[str, int]
+) -> tuple[tuple[Device, ...], tuple[ModelMemory, ...]]:
+    """ggml's devices, and what the target takes of them, then the draft; ``given_back`` as in the job.
+
+    Raises HeadstartError where a model cannot be loaded.
+    """
+    found, *models = _run("memory", load, given_back)
+    return found, tuple(models)
 
 
 def plan_copy(source: Path, copy: ModelCopy) -> CopyPlan:

@@ -54,8 +54,8 @@ def write_copy(
 ) -> None:
     """Write the copy; ``on_progress`` is told the number of each tensor as it begins, from 1.
 
-    Raises UsageError for an unknown type and HeadstartError where llama.cpp fails or the copy can't be
-    loaded; a part of the destination may then be left.
+    Raises UsageError for an unknown type and HeadstartError where llama.cpp fails; a part of the destination
+    may then be left.
     """
 
     def follow(line: bytes) -> None:
@@ -63,15 +63,17 @@ def write_copy(
             on_progress(int(match[1]))
 
     _quantize(source, destination, copy, follow, threads)
-    if copy.skipped_layers:  # an architecture may need the layers that are gone
-        try:
-            Model(destination).close()
-        except HeadstartError:
-            gone = layers_text(copy.skipped_layers)
-            raise HeadstartError(
-                f"{source.name} can't be loaded any more without its layers {gone}",
-                "choose a smaller type instead",
-            ) from None
+
+
+def require_loading(made: Path, copy: ModelCopy) -> None:
+    """Raises HeadstartError where a copy that lacks layers can't be loaded: its kind may need them."""
+    try:
+        Model(made).close()
+    except HeadstartError:
+        raise HeadstartError(
+            f"this kind of model can't be loaded without its layers {layers_text(copy.skipped_layers)}",
+            "choose a smaller type instead",
+        ) from None
 
 
 def _tensors(source: Path, copy: ModelCopy) -> tuple[list[TensorSize], list[TensorSize]]:

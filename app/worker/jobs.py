@@ -12,9 +12,9 @@ from typing import Any
 
 from app.backend.devices import devices, llama_facts
 from app.backend.files import read_facts
-from app.backend.llama import vocabulary_of
+from app.backend.llama import Context, Model, never_cancelled, vocabulary_of
 from app.backend.memory import memory_of
-from app.backend.quantize import plan_copy, write_copy
+from app.backend.quantize import plan_copy, require_loading, write_copy
 from app.core.copies import ModelCopy
 from app.core.errors import HeadstartError
 from app.core.layers import layers_that_fit
@@ -23,9 +23,11 @@ from app.core.models import USABLE_KINDS, WHY_UNUSABLE, PairCheck
 from app.core.settings import LoadSettings
 from app.core.split import parts
 from app.core.vocabulary import compare
+from app.engine.agreement import agreeing
 from app.worker.machine import usable_cores
 
 Send = Callable[[Any], None]
+Texts = Sequence[tuple[Sequence[int], Sequence[int]]]  # ids of prompts and of what followed them
 
 
 def inspect(send: Send, paths: Sequence[Path]) -> None:
@@ -72,6 +74,37 @@ def plan(send: Send, source: Path, wanted: ModelCopy) -> None:
 def copy(send: Send, source: Path, destination: Path, wanted: ModelCopy) -> None:
     """Send the number of each tensor while a copy is written, from 1."""
     write_copy(source, destination, wanted, usable_cores(), send)
+    if wanted.skipped_layers:
+        require_loading(destination, wanted)
+
+
+def agreement(send: Send, model: Path, texts: Texts) -> None:
+    """Send how many of the texts' output ids the model ranks first, of how many."""
+    send(_agreement(model, texts))
+
+
+def cut_agreements(
+    send: Send, model: Path, scratch: Path, cuts: Sequence[tuple[int, ...]], texts: Texts
+) -> None:
+    """Send the same for the model without some of its layers, cut by cut; ``scratch`` is written over."""
+    for layers in cuts:
+        write_copy(model, scratch, ModelCopy(None, layers), usable_cores(), lambda number: None)
+        send(_agreement(scratch, texts))
+
+
+def _agreement(path: Path, texts: Texts) -> tuple[int, int]:
+    layers = layers_that_fit(path.stat().st_size, read_facts(path).n_layer, devices())
+    n_ctx = max(len(prompt) + len(output) for prompt, output in texts)
+    model = Model(path, layers)
+    try:
+        context = Context(model, n_ctx, min(512, n_ctx), usable_cores(), never_cancelled())
+        try:
+            right = sum(agreeing(context, *text) for text in texts)
+        finally:
+            context.close()
+    finally:
+        model.close()
+    return right, sum(len(output) for _, output in texts)
 
 
 def memory(send: Send, load: LoadSettings, given_back: Mapping[str, int]) -> None:

@@ -21,6 +21,7 @@ from app.core.settings import LoadSettings
 from app.worker.child import deaf_to_ctrl_c, prepare, reason_of_death
 
 _spawn = multiprocessing.get_context("spawn")
+Texts = Sequence[tuple[Sequence[int], Sequence[int]]]
 
 
 def inspect_models(
@@ -103,6 +104,26 @@ def write_copy(
     """
     for number in _run("copy", source, destination, copy, cancelled=cancelled):
         on_tensor(number)
+
+
+def agreement(model: Path, texts: Texts, cancelled: Callable[[], bool]) -> float:
+    """The share of the texts' output ids that the model ranks first, each behind those before it.
+
+    ``texts``: pairs of prompt ids and output ids. Raises HeadstartError and Cancelled.
+    """
+    right, total = next(_run("agreement", model, texts, cancelled=cancelled))
+    return float(right / total)
+
+
+def cut_agreements(
+    model: Path, scratch: Path, cuts: Sequence[tuple[int, ...]], texts: Texts, cancelled: Callable[[], bool]
+) -> Iterator[float]:
+    """The same for the model without some of its layers, cut by cut.
+
+    ``scratch`` is a file to write over, left to the caller. Raises HeadstartError and Cancelled.
+    """
+    for right, total in _run("cut_agreements", model, scratch, cuts, texts, cancelled=cancelled):
+        yield right / total
 
 
 class _ChildDied(HeadstartError):

@@ -25,7 +25,7 @@ from app.core.settings import (
 from app.core.split import model_name, parts
 from app.core.text import harmless
 from app.core.tokens import TokenEvent, TokenKind
-from app.library import catalogue
+from app.library import catalogue, memory
 from app.worker.client import Run, WorkerClient
 from app.worker.messages import Failed, Finished, Loading, Message, RoundDone, Started
 
@@ -136,6 +136,7 @@ def run(args: argparse.Namespace) -> int:
     system = [ChatMessage("system", args.system)] if args.system else []
     request = build_request(args, [*system, ChatMessage("user", _prompt(args))])
     load = load_settings(args)
+    memory.warn(load)
     show: _Text | _Events = _Text() if not (args.json or args.events) else _Events(print_each=args.events)
     client = WorkerClient()
     try:

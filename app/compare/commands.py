@@ -14,7 +14,9 @@ from app import generate
 from app.compare import columns, history, machine, report, runner, workloads
 from app.compare.record import Comparison, Prompt
 from app.core.errors import HeadstartError, UsageError
+from app.core.settings import LoadSettings
 from app.core.text import harmless
+from app.library import memory
 from app.worker.client import WorkerClient
 
 if TYPE_CHECKING:
@@ -65,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
         _write(history.load(args.show), args)
         return 0
     comparison = _resumed(args.resume) if args.resume else _new(args)
+    _warn_of_memory(comparison)
     cancelled = _make_runs(comparison)
     _write(comparison, args)
     if cancelled:
@@ -94,6 +97,15 @@ def _new(args: argparse.Namespace) -> Comparison:
     if len(chosen) > len(given):
         print(f"added the column '{chosen[0].name}', over which speed-ups are told", file=sys.stderr)
     return runner.new(chosen, prompts, args.repeats, machine.facts(chosen))
+
+
+def _warn_of_memory(comparison: Comparison) -> None:
+    """A line for the first column of each way to load."""
+    seen = set[LoadSettings]()
+    for column in comparison.columns:
+        if column.load not in seen:
+            seen.add(column.load)
+            memory.warn(column.load, f"column '{column.name}': ")
 
 
 def _prompts(args: argparse.Namespace) -> Sequence[Prompt]:

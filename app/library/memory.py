@@ -57,11 +57,21 @@ def warning(found: MemoryEstimate) -> str | None:
     if found.fits:
         return None
     lacking = [
-        f"it needs {_gigabytes(device.need)} of {device.device}, and {_gigabytes(device.free)} are free"
+        f"the models need {_gigabytes(device.need)} of {device.device} and {_gigabytes(device.free)} are free"
         for device in found.devices
         if device.need > device.free
     ]
-    return f"{'; '.join(lacking)}: {'; '.join(found.advice)}"
+    return f"{', '.join(lacking)}: {'; '.join(found.advice)}"
+
+
+def warn(load: LoadSettings, whose: str = "") -> None:
+    """Print the warning, if there is one, on standard error; ``whose`` begins it.
+
+    What can't be loaded at all is passed over: loading it will say why.
+    """
+    with contextlib.suppress(HeadstartError):
+        if line := warning(estimate(load)):
+            print(f"warning: {whose}{line}", file=sys.stderr)
 
 
 def _gigabytes(n_bytes: int) -> str:

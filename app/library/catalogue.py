@@ -1,4 +1,4 @@
-"""The model files on disk: what each is, what it is called, which can be loaded, and how one is removed."""
+"""The model files on disk: what each is, what it is called, and which can be loaded."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import functools
 import importlib.metadata
 import os
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ from app.library.folders import Found
 from app.library.presets import Preset, PresetModel, load_models
 from app.worker import tasks
 
+# A file that can't be read costs a process each time; the reason may be the moment's, as when memory is short.
+FAILURE_LASTS_S = 120.0
+_failures: dict[Path, tuple[str, float, str]] = {}
 _reading = threading.Lock()
 
 
@@ -56,7 +60,7 @@ def list_models(on_read: Callable[[int, int], None] | None = None) -> list[Model
 
     New or changed files are read in a helper process, about 0.3 s each; ``on_read(done, total)`` follows it.
     """
-    files = _scan()
+    files = scan()
     with _reading:  # whoever asks meanwhile finds it all remembered
         facts = _facts([file.path for file in files if not file.problem], on_read)
     return [file if file.problem else _described(file, facts[file.path]) for file in files]
@@ -78,9 +82,11 @@ def _facts(
 
     def keep(path: Path, result: ModelFacts | str) -> None:
         facts[path] = result
-        # A failure may be the moment's (no memory left), so it is not remembered.
         if isinstance(result, ModelFacts):
             cache.remember(path, learnt("facts"), dataclasses.asdict(result))
+        else:
+            with contextlib.suppress(OSError):
+                _failures[path] = (cache.stamp(path), time.monotonic(), result)
         if on_read:
             on_read(sum(path in facts for path in unread), len(unread))
 
@@ -95,69 +101,19 @@ def resolve(text: str) -> Path:
     Raises:
         HeadstartError: there is none, or the file is not a whole GGUF.
     """
-    path = _existing(text)
+    path = existing(text)
     if path and path.is_file():
         file = _looked_at(text, next(part for part in parts(path) if part.is_file()))
-    elif named := _named(text, files := _scan()):
-        file = named
+    elif found := named(text, files := scan()):
+        file = found
     elif path and path.is_dir():
         remedy = "give a .gguf file in it, or a name that `models list` shows"
         raise HeadstartError(f"'{text}' is a folder", remedy)
     else:
-        raise _unknown(text, [file.name for file in files])
+        raise unknown(text, [file.name for file in files])
     if file.problem:
         raise HeadstartError(f"'{text}' can't be loaded: {file.problem}")
     return file.path
-
-
-def remove(text: str) -> int:
-    """Remove a model's files, given as in ``resolve``; the bytes that this frees.
-
-    Raises HeadstartError for all that ``removable`` refuses, and where the disk refuses.
-    """
-    files = removable(text)
-    freed = sum(file.stat().st_size for file in files)
-    try:
-        for file in files:
-            file.unlink()
-    except OSError as error:
-        remedy = "unload it if it is in use, and make its folder writable"
-        raise HeadstartError(f"can't remove {error.filename}: {error.strerror}", remedy) from error
-    with contextlib.suppress(OSError):  # the first folder that holds something else ends it
-        for folder in files[0].parents:
-            if folder == models_dir():
-                break
-            folder.rmdir()
-    return freed
-
-
-def removable(text: str) -> list[Path]:
-    """The files that ``remove`` would remove: all parts of the model, or an unfinished download.
-
-    Raises HeadstartError for what isn't a model file in models/: another program's, a link, a path that
-    leads out.
-    """
-    files = _scan()
-    path = _existing(text)
-    if path and not path.is_dir():
-        real = os.path.realpath(path)
-        held = [file for file in files if real in map(os.path.realpath, parts(file.path))]
-        file = held[0] if held else None
-    else:
-        file = _named(text, files)
-    if file and file.source != "models":
-        what = f"'{text}' is not in {models_dir()} but in {file.path.parent}"
-        raise HeadstartError(what, "remove it where it came from")
-    if path and path.is_symlink():
-        raise HeadstartError(f"'{text}' is a link", "remove it where you made it")
-    if path and not file:
-        raise HeadstartError(f"'{text}' is no model file in {models_dir()}", "only those are removed")
-    if not file:
-        raise _unknown(text, [file.name for file in files if file.source == "models"])
-    there = [part for part in parts(file.path) if part.is_file()]
-    if links := [part for part in there if part.is_symlink()]:
-        raise HeadstartError(f"{links[0]} is a link", "remove it where you made it")
-    return there
 
 
 def missing(preset: Preset) -> list[PresetModel]:
@@ -209,7 +165,11 @@ def _llama_cpp() -> str:
     return importlib.metadata.version("llama-cpp-python")
 
 
-def _remembered_facts(path: Path) -> ModelFacts | None:
+def _remembered_facts(path: Path) -> ModelFacts | str | None:
+    with contextlib.suppress(OSError, KeyError):
+        stamp, since, reason = _failures[path]
+        if stamp == cache.stamp(path) and time.monotonic() < since + FAILURE_LASTS_S:
+            return reason
     value = cache.recall(path, learnt("facts"))
     try:
         return ModelFacts(**value) if isinstance(value, dict) else None
@@ -224,7 +184,7 @@ def _described(file: ModelFile, facts: ModelFacts | str) -> ModelFile:
     return dataclasses.replace(file, kind=facts.kind, facts=facts, sha256=sha256)
 
 
-def _scan() -> list[ModelFile]:
+def scan() -> list[ModelFile]:
     """The files by name, looked at but not read: those without a problem still have the kind ``model``.
 
     A file that several places lead to belongs to the first. Names are given place by place, so that what is
@@ -268,7 +228,7 @@ def _distinct_names(found: list[Found], taken: set[str]) -> list[str]:
     return [names[place] for place in range(len(found))]
 
 
-def _existing(text: str) -> Path | None:
+def existing(text: str) -> Path | None:
     """The absolute path of what the text names on the disk, if it does."""
     with contextlib.suppress(OSError, ValueError, RuntimeError):  # too long, a NUL in it, a ~ without a home
         path = Path(text).expanduser().absolute()
@@ -277,9 +237,16 @@ def _existing(text: str) -> Path | None:
     return None
 
 
+def _asking_for(part: Path) -> str:
+    """What ``models get`` wants to go on with a download: the file in its repository, or a model's name."""
+    file = part.with_suffix("")
+    inner = file.relative_to(models_dir()).parts if models_dir() in file.parents else ()
+    return f"{inner[0]}/{inner[1]}:{'/'.join(inner[2:])}" if len(inner) > 2 else file.stem
+
+
 def _looked_at(name: str, path: Path) -> ModelFile:
     if path.suffix == ".part":
-        problem = f"an unfinished download, `models get {Path(path.stem).stem}` goes on with it"
+        problem = f"an unfinished download, `models get {_asking_for(path)}` goes on with it"
         return ModelFile(name, path, path.stat().st_size, "unfinished", problem=problem)
     all_parts = parts(path)
     there = [part for part in all_parts if part.is_file()]
@@ -291,7 +258,8 @@ def _looked_at(name: str, path: Path) -> ModelFile:
     return ModelFile(name, path, size, "broken" if broken else "model", problem=broken)
 
 
-def _named(text: str, files: list[ModelFile]) -> ModelFile | None:
+def named(text: str, files: list[ModelFile]) -> ModelFile | None:
+    """The file of that name; letter case and ``.gguf`` count only where they tell two apart."""
     folded = text.casefold()
     for fits in (
         lambda name: name == text,
@@ -309,7 +277,8 @@ def _is_here(model: PresetModel) -> bool:
     return path.is_file() and path.stat().st_size == model.size
 
 
-def _unknown(text: str, names: list[str]) -> HeadstartError:
+def unknown(text: str, names: list[str]) -> HeadstartError:
+    """What to say of a text that names nothing here, with the nearest of ``names``."""
     fetchable = load_models()[0]
     if text in fetchable:
         return HeadstartError(f"the model '{text}' is not here yet", f"`models get {text}` fetches it")

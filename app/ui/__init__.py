@@ -32,11 +32,12 @@ def main(port: int, open_browser: bool) -> int:
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
     os.environ["OTEL_SDK_DISABLED"] = "true"
     with _without_proxies():
+        from app.ui.models_library import DiskLibrary
         from app.ui.page import build, serve
         from app.worker.client import WorkerClient
 
-        client = WorkerClient()
-        page = build(client, on_quit=ended.set)
+        client, library = WorkerClient(), DiskLibrary()
+        page = build(client, on_quit=ended.set, library=library)
         try:
             address = serve(page, port)
         except OSError as error:
@@ -52,6 +53,7 @@ def main(port: int, open_browser: bool) -> int:
             pass
     threading.Thread(target=_end_anyway, daemon=True).start()
     client.close()
+    library.close()
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # it reports the streams that it cuts
     page.server.force_exit = True  # streams open to a browser would hold it otherwise
     page.close(verbose=False)

@@ -13,24 +13,33 @@ from app.ui.compare import CompareTab
 from app.ui.components import asset, scripted
 from app.ui.generate import QUIET, GenerateTab
 from app.ui.guard import OnlyThisMachine
+from app.ui.models_library import DiskLibrary, Library
+from app.ui.models_tab import ModelsTab
 from app.ui.shelf import DiskShelf, Shelf
 from app.worker.client import WorkerClient
 
 SANS = ["system-ui", "-apple-system", "Segoe UI", "Noto Sans", "Liberation Sans", "sans-serif"]
-STYLES = ("page.css", "parts.css", "chat.css", "side.css", "compare.css")
+STYLES = ("page.css", "parts.css", "chat.css", "side.css", "compare.css", "models.css")
 MONO = ["ui-monospace", "SF Mono", "Cascadia Code", "Menlo", "Consolas", "DejaVu Sans Mono", "monospace"]
 
 
-def build(client: Client, shelf: Shelf | None = None, on_quit: Callable[[], None] | None = None) -> gr.Blocks:
+def build(
+    client: Client,
+    shelf: Shelf | None = None,
+    on_quit: Callable[[], None] | None = None,
+    library: Library | None = None,
+) -> gr.Blocks:
     """The page around a worker's client; ``on_quit`` is called when a person ends the program from it."""
     with gr.Blocks(title="Headstart", analytics_enabled=False, fill_width=True) as page:
         chrome = scripted("chrome.html", ["chrome.js"], elem_id="chrome")
         shelf = shelf or DiskShelf()
-        with gr.Tabs(elem_id="tabs"):
+        with gr.Tabs(elem_id="tabs", overflow_behavior="wrap"):
             with gr.Tab("Generate", id="generate"):
                 GenerateTab(client, shelf)
             with gr.Tab("Compare", id="compare", elem_id="compare-tab"):
                 CompareTab(cast(WorkerClient, client), shelf)
+            with gr.Tab("Models", id="models", elem_id="models-tab"):
+                ModelsTab(library or DiskLibrary())
         if on_quit is not None:
             chrome.quit(lambda: on_quit(), None, None, **QUIET)
     return page

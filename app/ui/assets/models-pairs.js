@@ -1,0 +1,141 @@
+// Pairs: drafts for a target, the memory that a pair takes, and where to find a draft.
+const VERDICTS = {
+  fits: "It fits.",
+  tight: "It fits, tightly: the system must drop file pages that are not read any more.",
+  over: "It does not fit the free memory.",
+};
+let target = "", draft = "", asked = 0, weighed = 0;
+
+function drawTargets() {
+  const usable = rows.filter((row) => row.usable).sort((one, other) => (one.name < other.name ? -1 : 1));
+  options($(".hs-m-target"), usable.length ? usable.map(({id, name}) => [id, name]) : [["", "no model yet"]], target);
+  if (!usable.some(({id}) => id === target)) target = "";
+}
+
+async function openPairs(id) {
+  const isAsked = id !== undefined;
+  go("pairs");
+  if (!rows.length) await look();
+  const onGenerate = document.querySelector("#target")?.value;
+  const usable = rows.filter((row) => row.usable);
+  id ??= target || (usable.some((row) => row.id === onGenerate) ? onGenerate : usable[0]?.id) || "";
+  $(".hs-m-target").value = id;
+  if (isAsked) $(".hs-m-target").focus({preventScroll: true});
+  if (id) await chooseTarget(id);
+  else $(".hs-m-wait").textContent = "A target is needed first: “Find and download” gets one.";
+}
+
+async function chooseTarget(id) {
+  target = id;
+  draft = "";
+  const mine = ++asked;
+  $(".hs-m-drafts > div").replaceChildren();
+  $(".hs-m-wait").textContent = "Checking which drafts fit";
+  $(".hs-m-use").disabled = true;
+  $(".hs-m-siblings").hidden = true;
+  weigh();
+  const answer = await call("pairs", {target: id});
+  if (mine !== asked) return;
+  $(".hs-m-wait").textContent = "";
+  if (!answer) return;
+  drawDrafts(answer.drafts);
+  drawSiblings(answer);
+}
+
+function drawDrafts(drafts) {
+  const fitting = drafts.filter(({fits}) => fits), others = drafts.filter(({fits}) => !fits);
+  const nodes = fitting.map((one) => drawDraft(one, `${one.size} · ${one.note}`));
+  nodes.push(drawDraft({id: "", name: "No draft", fits: true}, "prompt lookup or plain decoding need none"));
+  if (others.length) {
+    const fold = make("details", "hs-m-others"), list = make("div");
+    fold.open = others.length <= 8;
+    list.append(...others.map((one) => drawDraft(one, one.note)));
+    fold.append(make("summary", "", others.length === 1 ? "1 model does not fit" : `${others.length} models do not fit`), list);
+    nodes.push(fold);
+  }
+  $(".hs-m-drafts > div").replaceChildren(...nodes);
+  $(".hs-m-drafts input").checked = true;
+  chooseDraft(fitting[0]?.id ?? "");
+  say(fitting.length ? `${fitting.length} of ${drafts.length} models fit as a draft, best: ${fitting[0].name}` : "No model here fits as a draft");
+}
+
+function drawDraft({id, name, fits}, note) {
+  const label = make("label", fits ? "hs-m-draft" : "hs-m-draft hs-m-misfit"), radio = make("input"), words = make("span");
+  Object.assign(radio, {type: "radio", name: "hs-m-draft", value: id, disabled: !fits});
+  radio.addEventListener("change", () => chooseDraft(id));
+  words.append(make("b", "", name), make("small", "", note));
+  label.append(radio, words);
+  return label;
+}
+
+function chooseDraft(id) {
+  draft = id;
+  $(".hs-m-use").textContent = id ? "Use this pair" : "Use without a draft";
+  $(".hs-m-use").disabled = false;
+  weigh();
+}
+
+// Of several answers only that to the last question counts.
+async function weigh() {
+  const mine = ++weighed;
+  await new Promise((resolve) => setTimeout(resolve, 150));
+  if (mine !== weighed || !target) return;
+  $(".hs-m-memory").classList.add("hs-m-stale");
+  if (!$(".hs-m-devices").children.length) $(".hs-m-verdict").textContent = "Working out the memory";
+  const answer = await call("estimate", {target, draft, context: $(".hs-m-memory input").value});
+  if (mine !== weighed) return;
+  $(".hs-m-memory").classList.remove("hs-m-stale");
+  drawMemory(answer);
+}
+
+function drawMemory(answer) {
+  const verdict = $(".hs-m-verdict");
+  verdict.textContent = VERDICTS[answer?.verdict] ?? "The memory can't be told.";
+  verdict.classList.toggle("hs-m-over", answer?.verdict === "over");
+  $(".hs-m-advice").replaceChildren(...(answer?.advice ?? []).map((words) => make("li", "", words)));
+  $(".hs-m-devices").replaceChildren(...(answer?.devices ?? []).map(drawDevice));
+}
+
+function drawDevice({device, need, free, total, words, parts}) {
+  const box = make("div", "hs-m-device"), head = make("p"), bar = make("div", "hs-m-meter"), legend = make("ul");
+  head.append(make("b", "", device), make("span", "", words));
+  bar.setAttribute("role", "img");
+  bar.setAttribute("aria-label", `${device}: ${words}`);
+  const used = Math.max(0, total - free), scale = Math.max(total, used + need) || 1;
+  const piece = (bytes, className, title) => {
+    const made = make("i", className);
+    Object.assign(made, {title}).style.setProperty("--share", bytes / scale);
+    bar.append(made);
+  };
+  piece(used, "hs-m-taken", "taken by other programs");
+  for (const part of parts) piece(part.bytes, `hs-m-of-${part.role} hs-m-${part.what}`, `${part.role}: ${part.words}`);
+  bar.classList.toggle("hs-m-over", need > free);
+  for (const role of ["target", "draft"]) {
+    const mine = parts.filter((part) => part.role === role);
+    if (!mine.length) continue;
+    const line = make("li", `hs-m-key hs-m-of-${role}`);
+    line.append(make("b", "", role === "target" ? "Target" : "Draft"), make("span", "", mine.map((part) => part.words).join(", ")));
+    legend.append(line);
+  }
+  box.append(head, bar, legend);
+  return box;
+}
+
+function drawSiblings({siblings, family}) {
+  $(".hs-m-siblings").hidden = false;
+  $(".hs-m-siblings ul").replaceChildren(...siblings.map((one) => {
+    const line = make("li"), words = make("span", "hs-m-file");
+    words.append(make("b", "", one.file), make("small", "", [one.repository, one.size].filter(Boolean).join(" · ")));
+    words.title = one.seen_at;
+    line.append(words, fetcher(one));
+    return line;
+  }));
+  if (!siblings.length) $(".hs-m-siblings ul").append(make("li", "hs-c-hint", "No small relative of this model is known by name."));
+  $(".hs-m-family").textContent = `Search the hub for “${family}”`;
+  $(".hs-m-family").onclick = () => (go("find"), openFind(family));
+}
+
+$(".hs-m-target").addEventListener("change", (event) => (showProblem(""), chooseTarget(event.target.value)));
+$(".hs-m-memory input").addEventListener("input", () => (showProblem(""), weigh()));
+$(".hs-m-use").addEventListener("click", () =>
+  useOnGenerate({target, ...(draft ? {draft, mode: "draft"} : {mode: "lookup"})}, {n_ctx: Number($(".hs-m-memory input").value)}));

@@ -1,0 +1,115 @@
+"""Which drafts fit a target, what a pair takes of the memory, and where to find a draft."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from app.core.errors import HeadstartError
+from app.core.memory import DeviceNeed, MemoryEstimate
+from app.core.settings import LoadSettings
+from app.ui.figures import size
+from app.ui.models_disk import Disk, title_of
+from app.ui.models_library import Library
+
+if TYPE_CHECKING:
+    from app.library.catalogue import ModelFile
+
+PARTS = {"weights": "weights", "repacked": "repacked copy", "cache": "cache", "compute": "buffers"}
+# What of a model's name says its size, type or training rather than its family.
+NOT_FAMILY = re.compile(
+    r"\d+(\.\d+)?[bm]|a\d+b|i?q\d.*|[kms]|xl|b?f16|f32|fp16|gguf|instruct|chat|it|base|\d{3,}", re.IGNORECASE
+)
+
+
+class Pairs:
+    """Answers the script's questions about pairs."""
+
+    def __init__(self, library: Library, disk: Disk) -> None:
+        self._library = library
+        self._disk = disk
+        self.acts: dict[str, Callable[..., Any]] = {"pairs": self._pairs, "estimate": self._estimate}
+
+    def _pairs(self, target: str) -> dict[str, Any]:
+        file = self._disk.file(target)
+        here = self._disk.sizes()
+        return {
+            "drafts": [
+                {
+                    "id": str(candidate.file.path),
+                    "name": candidate.file.name,
+                    "size": size(candidate.file.size_bytes),
+                    "fits": candidate.fits,
+                    "note": candidate.note if candidate.fits else "; ".join(candidate.reasons),
+                }
+                for candidate in self._library.rank_drafts(file.path)
+                if candidate.file.path != file.path
+            ],
+            "siblings": [
+                {
+                    "wanted": f"{sibling.repository}:{sibling.file}",
+                    "repository": sibling.repository,
+                    "file": sibling.file,
+                    "size": "" if sibling.size_bytes is None else size(sibling.size_bytes),
+                    "seen_at": sibling.seen_at,
+                    "titles": [title_of(sibling.repository, sibling.file)],
+                    "here": (sibling.file.rpartition("/")[2], sibling.size_bytes) in here,
+                }
+                for sibling in self._library.siblings(file)
+            ],
+            "family": family(file),
+        }
+
+    def _estimate(self, target: str, draft: str, context: str) -> dict[str, Any]:
+        try:
+            n_ctx = int(context)
+        except ValueError:
+            raise HeadstartError("the context must be a whole number of tokens", "4096 is usual") from None
+        load = LoadSettings(Path(target), Path(draft) if draft else None, n_ctx=n_ctx)
+        return shown(self._library.estimate(load))
+
+
+def shown(estimate: MemoryEstimate) -> dict[str, Any]:
+    """The estimate as one bar a device."""
+    return {
+        "verdict": "tight" if estimate.is_tight else "fits" if estimate.fits else "over",
+        "advice": list(estimate.advice),
+        "devices": [
+            {
+                "device": device.device,
+                "need": device.need,
+                "free": device.free,
+                "total": device.total,
+                "words": f"{size(device.need)} of {size(device.free)} free",
+                "parts": _parts(estimate, device),
+            }
+            for device in estimate.devices
+        ],
+    }
+
+
+def _parts(estimate: MemoryEstimate, device: DeviceNeed) -> list[dict[str, Any]]:
+    """A device's share of each model; what a graphics processor borrows of this one is one part."""
+    own = [part for part in estimate.parts if part.device == device.device and part.bytes]
+    parts = [
+        {
+            "role": part.role,
+            "what": part.what,
+            "bytes": part.bytes,
+            "words": f"{PARTS[part.what]} {size(part.bytes)}",
+        }
+        for part in own
+    ]
+    if lent := device.need - sum(part.bytes for part in own):
+        words = f"for graphics {size(lent)}"
+        parts.append({"role": "target", "what": "weights", "bytes": lent, "words": words})
+    return parts
+
+
+def family(file: ModelFile) -> str:
+    """Words to search the hub for smaller models of the same family."""
+    name = (file.facts.name if file.facts else None) or file.name
+    words = [word for word in re.split(r"[\s_:/-]+", name) if word and not NOT_FAMILY.fullmatch(word)]
+    return " ".join([*words[:3], "GGUF"])

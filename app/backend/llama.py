@@ -323,12 +323,15 @@ class Context:
 
         Raises Cancelled between batches or within one; whole batches stay in the cache.
         """
+        is_prompt = len(ids) > 1  # a drafter adds a single id now and then
+        if is_prompt:
+            self._keep()
         for start in range(0, len(ids), self._n_batch):
             chunk = ids[start : start + self._n_batch]
             self._certain = len(self.ids) + len(chunk) + 1
             self._submit(chunk, 0)
-            with self._timing():
-                self._memory.keep()
+            if is_prompt:
+                self._keep()
             on_chunk(len(chunk))
 
     def reachable(self, length: int) -> int:
@@ -377,6 +380,10 @@ class Context:
             f"llama.cpp could not decode {len(ids)} tokens after {past} (status {status})",
             "load the model again, with a smaller context if memory is short",
         )
+
+    def _keep(self) -> None:
+        with self._timing():
+            self._memory.keep()
 
     @contextlib.contextmanager
     def _timing(self) -> Iterator[None]:

@@ -46,10 +46,13 @@ class AttentionCache:
         """Hold the first ``length`` ids, or as many of them as can be had without decoding."""
         if length < self.length:
             self.length = length
-            self.recover()
+            self._drop_tail()
 
     def recover(self) -> None:
-        """Drop whatever a failed pass left."""
+        """A pass failed: undo what it did."""
+        self._drop_tail()
+
+    def _drop_tail(self) -> None:
         if not llama_cpp.llama_memory_seq_rm(self._memory, 0, self.length, -1):
             raise HeadstartError(
                 f"this model's memory cannot drop its tail (from token {self.length} on)",
@@ -114,15 +117,16 @@ class RunningState(AttentionCache):
             self._before_draft = _Checkpoint(0, self._before_draft.data)
         if length >= self.length:
             return
-        if 0 < length >= self.length - self._droppable:
-            super().cut(length)
+        by_snapshot = 0 < length >= self.length - self._droppable
+        self.length = length
+        if by_snapshot:
+            self._drop_tail()
             self._droppable = 0
         else:
-            self.length = length
             self.recover()
 
     def recover(self) -> None:
-        """Go back to the newest checkpoint, or to the start."""
+        """Go back to the newest checkpoint of what is to be held, or to the start."""
         checkpoint = self._newest(self.length)
         data = checkpoint.data
         if checkpoint.length and not llama_cpp.llama_state_seq_set_data_ext(
@@ -131,7 +135,7 @@ class RunningState(AttentionCache):
             checkpoint = _START
         self.length = checkpoint.length
         self._droppable = 0
-        super().recover()
+        self._drop_tail()
 
     def _newest(self, length: int) -> _Checkpoint:
         """The last checkpoint of at most ``length`` ids."""

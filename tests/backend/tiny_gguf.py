@@ -274,7 +274,10 @@ class TinyModel:
         if self.likeness < 1:
             other = np.random.default_rng([self.seed + 1000, *key]).normal(size=shape)
             own = self.likeness * own + (1 - self.likeness**2) ** 0.5 * other
-        scale = {"token_embd.weight": 1.0, "output.weight": 3 / shape[-1] ** 0.5}
+        scale = {
+            "token_embd.weight": 1 / shape[-1] ** 0.5 if self.architecture == "gemma3" else 1.0,
+            "output.weight": 3 / shape[-1] ** 0.5,
+        }
         if name.endswith("ssm_a"):
             return -np.abs(own).astype(np.float32)
         if name == "output.weight":

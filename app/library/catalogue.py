@@ -24,7 +24,7 @@ from app.library.folders import Found
 from app.library.presets import Preset, PresetModel, load_models
 from app.worker import tasks
 
-# A file that can't be read costs a process each time; the reason may be the moment's, as when memory is short.
+# Reading costs a process, so a failure is kept; not for long, as it may be the moment's: no memory was left.
 FAILURE_LASTS_S = 120.0
 _failures: dict[Path, tuple[str, float, str]] = {}
 _reading = threading.Lock()

@@ -90,8 +90,9 @@ def add_folder(path: Path) -> Path:
     path = _absolute(path)
     try:
         next(path.iterdir(), None)
-    except OSError as error:
-        raise HeadstartError(f"can't look for models in {path}: {error.strerror}") from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise HeadstartError(f"can't look for models in {path}: {reason}") from error
     with _lock:
         if path not in (known := added_folders()):
             _keep([*known, path])
@@ -111,7 +112,7 @@ def forget_folder(path: Path) -> None:
 def _absolute(path: Path) -> Path:
     try:
         return Path(os.path.abspath(path.expanduser()))  # noqa: PTH100  takes the .. out of it
-    except (RuntimeError, ValueError) as error:
+    except RuntimeError as error:  # a ~ without a home
         raise HeadstartError(f"'{path}' is no folder: {error}") from error
 
 
@@ -226,8 +227,9 @@ def _hugging_face_files(hub: Path) -> Iterator[Found]:
             for path in _gguf_files(snapshot, ours=False):
                 short = model_name(path)
                 longer = (path.relative_to(snapshot).parent / short).as_posix()
-                revision = f"{repository}@{snapshot.name[:8]}/{longer}"
-                names = (short, f"{repository}/{longer}", revision, str(path))
+                names = (f"{repository}@{snapshot.name[:8]}/{longer}", str(path))
+                if snapshot == snapshots[0]:  # an update does not rename what is newest
+                    names = (short, f"{repository}/{longer}", *names)
                 blob = path.readlink().name if path.is_symlink() else ""
                 yield Found(path, names, _sha256(blob))
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 
-from app.core.errors import HeadstartError
+from app.core.errors import HeadstartError, UsageError
 from app.core.models import ModelFacts, PairCheck
-from app.library import catalogue, commands, fetch, folders
+from app.library import catalogue, commands, fetch, folders, removing
 from app.library.fetch import Progress
 from app.library.presets import PresetModel
 from app.worker import tasks
@@ -29,7 +31,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     (folder / "tiny.Q4_1.gguf").write_bytes(b"GGUF" + bytes(96))
     (folder / "page.gguf").write_bytes(b"<html>")
-    for module in (catalogue, commands, folders):
+    for module in (catalogue, commands, folders, removing):
         monkeypatch.setattr(module, "models_dir", lambda: folder)
     monkeypatch.setenv("HEADSTART_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
@@ -187,6 +189,71 @@ def test_interrupting_get_says_that_it_goes_on(
     monkeypatch.setattr(fetch, "get", get)
     assert run("get", "starter") == 130
     assert capsys.readouterr().err == "stopped; the same command goes on from here\n"
+
+
+class Terminal(io.StringIO):
+    """A person at a keyboard."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("typed", "goes"), [("y\n", True), ("Yes\n", True), ("n\n", False), ("", False)])
+def test_remove_asks(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    typed: str,
+    goes: bool,
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Terminal(typed))
+    assert run("remove", "tiny.Q4_1") == (0 if goes else 1)
+    captured = capsys.readouterr()
+    assert "remove tiny.Q4_1.gguf (0 MB)? [y/N]" in captured.err
+    assert captured.out == ("removed tiny.Q4_1.gguf, 0 MB are free again\n" if goes else "")
+    assert (folder / "tiny.Q4_1.gguf").exists() != goes
+
+
+def test_remove_without_a_terminal_needs_yes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    with pytest.raises(UsageError, match=r"whether to remove page\.gguf; add --yes"):
+        run("remove", "page")
+    assert (folder / "page.gguf").exists()
+    assert run("remove", "page", "--yes") == 0
+    assert not (folder / "page.gguf").exists()
+
+
+def test_scan_adds_a_folder_lists_it_and_forgets_it(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = tmp_path / "more models"
+    more.mkdir()
+    assert run("scan", "more models") == 0
+    assert capsys.readouterr().out == f"no model files in {more} yet\n"
+    (more / "added.gguf").write_bytes(b"GGUF" + bytes(96))
+    assert run("scan", str(more)) == 0
+    captured = capsys.readouterr()
+    assert "added  Q4_1  135 M       0 MB  8192     added" in captured.out
+    assert "tiny" not in captured.out
+    assert "reading new files: 100%" in captured.err
+    assert run("scan") == 0
+    assert [line.split("  ")[-1] for line in capsys.readouterr().out.splitlines()] == [
+        "folder",
+        str(folder),
+        str(more),
+    ]
+    assert run("list", "--json") == 0
+    sources = {file["name"]: file["source"] for file in json.loads(capsys.readouterr().out)}
+    assert sources == {"added": "added", "page": "models", "tiny.Q4_1": "models"}
+    assert run("scan", str(more), "--forget") == 0
+    assert folders.added_folders() == []
+    assert (more / "added.gguf").exists()
+    with pytest.raises(UsageError, match="--forget needs a folder"):
+        run("scan", "--forget")
+    with pytest.raises(HeadstartError, match=r"can't look for models in .*nothing: "):
+        run("scan", "nothing")
 
 
 @pytest.mark.parametrize("reasons", [(), ("the vocabulary sizes differ", "token 0 differs")])

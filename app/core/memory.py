@@ -160,6 +160,18 @@ def advise(
     return tuple(advice) or ("no context fits, choose a smaller model",)
 
 
+def warning(found: MemoryEstimate) -> str | None:
+    """What is wrong and what would fit, on one line; None where the pair fits."""
+    if found.fits:
+        return None
+    lacking = [
+        f"the models need {_gigabytes(device.need)} of {device.device} and {_gigabytes(device.free)} are free"
+        for device in found.devices
+        if device.need > device.free
+    ]
+    return f"{', '.join(lacking)}: {'; '.join(found.advice)}"
+
+
 def largest_context(models: Sequence[ModelMemory], n_ctx: int, rooms: Sequence[Room]) -> int:
     """The largest multiple of 256 below ``n_ctx`` with which the models fit, or 0."""
     least, most = 0, (n_ctx - 1) // CONTEXT_STEP
@@ -198,3 +210,7 @@ def _with_layers(model: ModelMemory, n_ctx: int, layers: int) -> list[MemoryPart
         for part in model.parts(n_ctx)
         if part.device != RAM
     ]
+
+
+def _gigabytes(n_bytes: int) -> str:
+    return f"{n_bytes / 1e9:.1f} GB"

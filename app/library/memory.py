@@ -25,13 +25,21 @@ from pathlib import Path
 from typing import Any
 
 from app.core.errors import HeadstartError
-from app.core.memory import RAM, Amount, MemoryEstimate, ModelMemory, Room, advise, by_device, weigh
+from app.core.memory import (
+    RAM,
+    Amount,
+    MemoryEstimate,
+    ModelMemory,
+    Room,
+    advise,
+    by_device,
+    warning,
+    weigh,
+)
 from app.core.models import Device
 from app.core.settings import LoadSettings
 from app.library import cache
 from app.worker import client, machine, tasks
-
-__all__ = ["MemoryEstimate", "estimate", "warning"]
 
 _LARGE_TYPES = ("f32", "f16")
 # What was measured where graphics devices are: it depends on what is free there, and is not kept on disk.
@@ -52,18 +60,6 @@ def estimate(load: LoadSettings) -> MemoryEstimate:
     return dataclasses.replace(found, advice=advise(models, _with_small_cache(load), load.n_ctx, rooms))
 
 
-def warning(found: MemoryEstimate) -> str | None:
-    """What is wrong and what would fit, on one line; None where the pair fits."""
-    if found.fits:
-        return None
-    lacking = [
-        f"the models need {_gigabytes(device.need)} of {device.device} and {_gigabytes(device.free)} are free"
-        for device in found.devices
-        if device.need > device.free
-    ]
-    return f"{', '.join(lacking)}: {'; '.join(found.advice)}"
-
-
 def warn(load: LoadSettings, whose: str = "") -> None:
     """Print the warning, if there is one, on standard error; ``whose`` begins it.
 
@@ -72,10 +68,6 @@ def warn(load: LoadSettings, whose: str = "") -> None:
     with contextlib.suppress(HeadstartError):
         if line := warning(estimate(load)):
             print(f"warning: {whose}{line}", file=sys.stderr)
-
-
-def _gigabytes(n_bytes: int) -> str:
-    return f"{n_bytes / 1e9:.1f} GB"
 
 
 def _measured(load: LoadSettings) -> tuple[tuple[ModelMemory, ...], tuple[Device, ...]]:

@@ -11,7 +11,7 @@ import gradio as gr
 from app.core.errors import HeadstartError
 from app.core.settings import Request
 from app.library.presets import Preset
-from app.ui import settings_panel
+from app.ui import memory_bar, settings_panel
 from app.ui.answering import Answer, Client, answer
 from app.ui.components import scripted
 from app.ui.conversation import Conversation, Conversations
@@ -41,7 +41,9 @@ class GenerateTab:
         self.tab_id = gr.Textbox("", visible=False)
         self.picker = scripted("picker.html", ["picker.js"], value={}, elem_id="setup")
         self.offer = scripted("offer.html", ["offer.js"], elem_id="offer")
-        self.notes = scripted("notes.html", ["notes.js"], value={}, elem_id="notes")
+        with gr.Row(elem_id="about"):
+            self.notes = scripted("notes.html", ["notes.js"], value={}, elem_id="notes")
+            self.memory = scripted("memory.html", ["nodes.js", "memory.js"], value={}, elem_id="memory")
         with gr.Row(elem_id="main"):
             self.chat = scripted(
                 "conversation.html",
@@ -74,6 +76,15 @@ class GenerateTab:
             self._after_fetch, self.offer, chosen, **QUIET
         )
         self.offer.give_up(self._give_up, None, None, **QUIET)
+        loaded_with = [self.picker, *(self.fields[name] for name in settings_panel.LOADING)]
+        gr.on(
+            [part.change for part in loaded_with],
+            self._weigh,
+            loaded_with,
+            self.memory,
+            trigger_mode="always_last",
+            **QUIET,
+        )
         gr.on(
             [part.change for part in asked_with],
             self._remember,
@@ -150,6 +161,13 @@ class GenerateTab:
             update = {"visible": mode in settings_panel.ONLY_IN.get(name, (mode,))}
             fields.append(gr.update(**update, **({"value": values[name]} if name in values else {})))
         return [value, notes, offer, *fields]
+
+    def _weigh(self, picks: Picks, *values: Any) -> dict[str, Any]:
+        settings = dict(zip(settings_panel.LOADING, values, strict=True))
+        try:
+            return memory_bar.shown(self._shelf.memory(settings_panel.to_load(picks, settings)))
+        except HeadstartError:  # said once something is asked
+            return {}
 
     # ---- fetching -----------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,23 +11,27 @@ from typing import Any
 import gradio as gr
 
 from app.core.errors import UsageError
-from app.core.settings import MAX_DRAFT, LoadSettings, Mode, SamplingSettings, SpeculationSettings
+from app.core.settings import KV_TYPES, MAX_DRAFT, LoadSettings, Mode, SamplingSettings, SpeculationSettings
 from app.library.presets import Preset
 
 WHOLE = {"n_draft", "ngram_min", "ngram_max", "n_ctx", "top_k", "repeat_last_n", "seed", "max_tokens"}
 OPTIONAL = {"threads", "gpu_layers", "draft_gpu_layers"}
+# Fields that change what is loaded.
+LOADING = ("n_ctx", "threads", "gpu_layers", "draft_gpu_layers", "cache_type", "draft_cache_type")
 # Fields that mean something in these modes only.
 ONLY_IN = {
     "n_draft": (Mode.DRAFT.value, Mode.LOOKUP.value),
     "p_min": (Mode.DRAFT.value,),
     "draft_gpu_layers": (Mode.DRAFT.value,),
+    "draft_cache_type": (Mode.DRAFT.value,),
     "ngram_min": (Mode.LOOKUP.value,),
     "ngram_max": (Mode.LOOKUP.value,),
 }
 NAMES = {
     "n_draft": "Draft length", "p_min": "Stop drafting below", "ngram_min": "Shortest match",
     "ngram_max": "Longest match", "threads": "Threads", "gpu_layers": "Target's GPU layers",
-    "draft_gpu_layers": "Draft's GPU layers", "n_ctx": "Context",
+    "draft_gpu_layers": "Draft's GPU layers", "n_ctx": "Context", "cache_type": "Target's cache",
+    "draft_cache_type": "Draft's cache",
     "top_k": "Top k", "top_p": "Top p", "min_p": "Min p",
     "temperature": "Temperature", "repeat_penalty": "Repeat penalty", "presence_penalty": "Presence penalty",
     "frequency_penalty": "Frequency penalty", "repeat_last_n": "Penalties look back on", "seed": "Seed",
@@ -87,6 +92,10 @@ def build() -> Fields:
         with gr.Row():
             fields["gpu_layers"] = _optional("gpu_layers", "all that fit", "Empty: all that fit")
             fields["draft_gpu_layers"] = _optional("draft_gpu_layers", "all that fit", "Empty: all that fit")
+        fields["cache_type"] = _cache_type(
+            "cache_type", "q8_0 takes half as much as f16 and may change answers"
+        )
+        fields["draft_cache_type"] = _cache_type("draft_cache_type", "A smaller one may cost acceptance")
     return fields
 
 
@@ -118,22 +127,10 @@ def to_settings(
     Raises:
         UsageError: a field is empty or out of its bounds.
     """
-    if not picks.get("target"):
-        raise UsageError("no target model is chosen", "choose one above, or fetch a preset")
-    mode = Mode(picks["mode"])
-    if mode is Mode.DRAFT and not picks["draft"]:
-        raise UsageError("no draft model is chosen", "choose one that fits, or take Lookup, which needs none")
+    load = to_load(picks, values)
     number = _Reader(values)
-    load = LoadSettings(
-        target=Path(picks["target"]),
-        draft=Path(picks["draft"]) if mode is Mode.DRAFT else None,
-        n_ctx=number("n_ctx"),
-        threads=number("threads"),
-        gpu_layers=number("gpu_layers"),
-        draft_gpu_layers=number("draft_gpu_layers") if mode is Mode.DRAFT else None,
-    )
     speculation = SpeculationSettings(
-        mode=mode,
+        mode=Mode(picks["mode"]),
         n_draft=number("n_draft"),
         p_min=number("p_min"),
         ngram_min=number("ngram_min"),
@@ -152,6 +149,33 @@ def to_settings(
     )
     stop = tuple(line for line in (values["stop"] or "").splitlines() if line)
     return load, speculation, sampling, number("max_tokens"), stop
+
+
+def to_load(picks: Mapping[str, Any], values: Mapping[str, Any]) -> LoadSettings:
+    """What picks and the fields in LOADING say. Raises UsageError as ``to_settings`` does."""
+    if not picks.get("target"):
+        raise UsageError("no target model is chosen", "choose one above, or fetch a preset")
+    mode = Mode(picks["mode"])
+    if mode is Mode.DRAFT and not picks["draft"]:
+        raise UsageError("no draft model is chosen", "choose one that fits, or take Lookup, which needs none")
+    number = _Reader(values)
+    load = LoadSettings(
+        target=Path(picks["target"]),
+        n_ctx=number("n_ctx"),
+        threads=number("threads"),
+        gpu_layers=number("gpu_layers"),
+        cache_type_k=values["cache_type"],
+        cache_type_v=values["cache_type"],
+    )
+    if mode is not Mode.DRAFT:
+        return load
+    return dataclasses.replace(
+        load,
+        draft=Path(picks["draft"]),
+        draft_gpu_layers=number("draft_gpu_layers"),
+        draft_cache_type_k=values["draft_cache_type"],
+        draft_cache_type_v=values["draft_cache_type"],
+    )
 
 
 def in_words_of_the_page(what: str) -> str:
@@ -178,6 +202,11 @@ class _Reader:
 def _number(name: str, value: float, info: str) -> Any:
     precision = 0 if name in WHOLE else None
     return gr.Number(value, label=NAMES[name], info=info, precision=precision, min_width=110, elem_id=name)
+
+
+def _cache_type(name: str, info: str) -> Any:
+    default = LoadSettings(Path()).cache_type_k
+    return gr.Radio(list(KV_TYPES), value=default, label=NAMES[name], info=info, elem_id=name)
 
 
 def _optional(name: str, placeholder: str, info: str) -> Any:

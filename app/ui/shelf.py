@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Protocol
 
 from app.core.errors import HeadstartError
+from app.core.memory import MemoryEstimate
 from app.core.models import Device, PairCheck
+from app.core.settings import LoadSettings
 from app.library.catalogue import ModelFile
 from app.library.fetch import Progress
 from app.library.presets import Preset, PresetModel
@@ -26,6 +28,7 @@ class Shelf(Protocol):
     def path_of(self, model: PresetModel) -> Path: ...
     def best_preset(self) -> Preset | None: ...
     def download(self, preset: Preset) -> Download: ...
+    def memory(self, load: LoadSettings) -> MemoryEstimate: ...
 
 
 @dataclass(slots=True)
@@ -61,10 +64,12 @@ class DiskShelf:
         self._best: list[Preset | None] = []
 
     def presets(self) -> tuple[list[Preset], list[HeadstartError]]:
-        """The shipped presets, and what is wrong with those that can't be read."""
+        """The presets that were tried or are all here, and what is wrong with those that can't be read."""
+        from app.library.catalogue import missing
         from app.library.presets import load_presets
 
-        return load_presets()
+        presets, errors = load_presets()
+        return [preset for preset in presets if preset.is_tried or not missing(preset)], errors
 
     def models(self) -> list[ModelFile]:
         """Every model file on this machine."""
@@ -96,6 +101,12 @@ class DiskShelf:
             if not self._best:
                 self._best.append(_best_preset())
             return self._best[0]
+
+    def memory(self, load: LoadSettings) -> MemoryEstimate:
+        """What the models would take of this machine's memory."""
+        from app.library.memory import estimate
+
+        return estimate(load)
 
     def download(self, preset: Preset) -> Download:
         """The download of the preset's missing files: the one under way, or a new one."""

@@ -25,6 +25,7 @@ MODELS_FILE = "models.yaml"
 UNTRIED_FILE = "untried.yaml"
 FAMILIES_FILE = "families.yaml"  # small siblings of large models, read elsewhere
 OTHER_FILES = (MODELS_FILE, UNTRIED_FILE, FAMILIES_FILE)
+UNTRIED_CONTEXT = 4096  # tokens; nobody has measured what suits the untried pairs
 # What the texts must look like, and how that is said.
 REPOSITORY = (r"\w[\w.-]*/\w[\w.-]*", "OWNER/NAME")
 FILE = (r"(\w[\w.-]*/)*\w[\w. -]*\.gguf", "the path of a .gguf file")
@@ -237,32 +238,34 @@ def _preset(file: Path, models: dict[str, PresetModel]) -> Preset:
 
 
 def _untried(name: str, value: Value) -> Preset:
-    entries = value.entries(("title", "licence", "target", "draft", "n_draft", "context"), ())
+    entries = value.entries(("title", "target", "draft"), ())
     if not re.fullmatch(NAME[0], name):
         raise value.error(f"name must be {NAME[1]}, not '{name}'")
-    licence = entries["licence"].text("licence")
     return Preset(
         name=name,
         title=entries["title"].text("title"),
         summary="A well-known pair, not tried here.",
-        target=_untried_model(entries["target"], licence),
-        draft=_untried_model(entries["draft"], licence),
-        context=entries["context"].integer("context", least=8),
-        speculation=_numbers(value, entries, SpeculationSettings, mode=Mode.DRAFT),
+        target=_untried_model(entries["target"]),
+        draft=_untried_model(entries["draft"]),
+        context=UNTRIED_CONTEXT,
+        speculation=SpeculationSettings(mode=Mode.DRAFT),
         is_tried=False,
     )
 
 
-def _untried_model(value: Value, licence: str) -> PresetModel:
-    entries = value.entries(("repository", "file", "about_gb", "seen_at"), ())
+def _untried_model(value: Value) -> PresetModel:
+    entries = value.entries(("repository", "file", "about_gb", "licence", "seen_at"), ())
     hub = HubSource(
         entries["repository"].text("repository", *REPOSITORY), "main", entries["file"].text("file", *FILE)
     )
+    gigabytes = entries["about_gb"].number("about_gb")
+    if not 0 < gigabytes < 10_000:
+        raise entries["about_gb"].error(f"about_gb must be a size in GB, not {gigabytes}")
     return PresetModel(
         name=hub.file.rpartition("/")[2].removesuffix(".gguf"),
-        size=int(entries["about_gb"].number("about_gb") * 1e9),
+        size=int(gigabytes * 1e9),
         sha256=None,
-        licence=licence,
+        licence=entries["licence"].text("licence"),
         hub=hub,
         folder=hub.repository,
         is_exact=False,

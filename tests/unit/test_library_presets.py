@@ -38,6 +38,22 @@ mode: draft
 n_draft: 4
 context: 2048
 """
+UNTRIED = """\
+a-giant:
+  title: A giant
+  target:
+    repository: x/giant
+    file: giant.gguf
+    about_gb: 40
+    licence: MIT
+    seen_at: https://h/t
+  draft:
+    repository: x/dwarf
+    file: dwarf.gguf
+    about_gb: 2
+    licence: MIT
+    seen_at: https://h/d
+"""
 
 
 @pytest.fixture
@@ -197,12 +213,65 @@ def test_the_presets_that_ship() -> None:
     presets, errors = load_presets()
     assert errors == []
     by_name = {preset.name: preset for preset in presets}
-    assert sorted(by_name) == ["coder", "coder-lookup", "starter"]
+    assert [preset.name for preset in presets if preset.is_tried] == ["coder", "coder-lookup", "starter"]
     assert by_name["coder"].size == 1117320768 + 491400064
     assert by_name["coder"].speculation.mode is Mode.DRAFT
     assert by_name["coder-lookup"].speculation.mode is Mode.LOOKUP
     assert by_name["coder-lookup"].draft is None
     assert by_name["starter"].target.size == 98362432
+
+
+def test_the_pairs_that_nobody_tried_here_say_so_and_where_they_were_seen() -> None:
+    untried = [preset for preset in load_presets()[0] if not preset.is_tried]
+    assert len(untried) >= 12
+    for preset in untried:
+        assert preset.summary == "A well-known pair, not tried here."
+        assert preset.speculation.mode is Mode.DRAFT
+        assert preset.draft is not None
+        assert preset.target.size > 3 * preset.draft.size
+        for model in preset.models:
+            assert (model.is_exact, model.sha256, model.hub.revision) == (False, None, "main")
+            assert model.place == f"{model.hub.repository}/{model.hub.file}"
+            assert model.seen_at.startswith(("https://huggingface.co/", "https://github.com/"))
+    places = [model.place for preset in untried for model in preset.models]
+    assert all(len({m for p in untried for m in p.models if m.place == place}) == 1 for place in places)
+
+
+def test_an_untried_pair_is_never_the_best(folder: Path) -> None:
+    (folder / "untried.yaml").write_text(UNTRIED, "utf-8")
+    presets, errors = load_presets(folder)
+    assert errors == []
+    assert [(preset.name, preset.is_tried, preset.size) for preset in presets] == [
+        ("pair", True, 35),
+        ("a-giant", False, 42_000_000_000),
+    ]
+    best = best_preset(presets, 10**15)
+    assert best is not None
+    assert best.name == "pair"
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (("about_gb: 40", "about_gb: many"), "line 6: about_gb must be a number, not 'many'"),
+        (("about_gb: 40", "about_gb: 0"), "line 6: about_gb must be a size in GB, not 0"),
+        (("about_gb: 40", "size: 40"), "line 6: unknown key 'size'"),
+        (("seen_at: https://h/t", "seen_at: a friend"), "line 8: seen_at must be an address"),
+        (("file: giant.gguf", "file: ../giant.gguf"), "line 5: file must be the path of a .gguf file"),
+        (("repository: x/giant", "repository: giant"), "line 4: repository must be OWNER/NAME"),
+        (("title: A giant", "titel: A giant"), "line 2: unknown key 'titel'"),
+        (("a-giant:", "../giant:"), "line 2: name must be letters"),
+        (("a-giant:", "pair:"), "untried.yaml: the name 'pair' is taken by another file"),
+        ((UNTRIED, "- a list\n"), "line 1: expected 'key: value' lines here"),
+    ],
+)
+def test_a_broken_untried_pair_is_named(folder: Path, change: tuple[str, str], error: str) -> None:
+    assert change[0] in UNTRIED
+    (folder / "untried.yaml").write_text(UNTRIED.replace(*change), "utf-8")
+    presets, (found,) = load_presets(folder)
+    assert [preset.name for preset in presets] == ["pair"]
+    assert error in str(found)
+    assert "untried.yaml" in str(found)
 
 
 def test_the_best_preset_is_the_largest_that_memory_holds() -> None:

@@ -159,15 +159,32 @@ def model(name: str, parameters: int) -> ModelFile:
     [
         ("Qwen2.5 Coder 32B Instruct", "Qwen2.5-Coder"),
         ("qwen2.5-coder-32b-instruct-q4_k_m", "Qwen2.5-Coder"),
+        ("qwen2.5:32b", "Qwen2.5"),
+        ("Qwen2.5 72B Instruct", "Qwen2.5"),
+        ("Qwen3-32B-Q4_K_M", "Qwen3"),
+        ("Qwen3.5 27B", None),
+        ("Meta Llama 3.1 70B Instruct", "Llama 3"),
+        ("llama3.3:70b", "Llama 3"),
+        ("Llama 2 70B", None),
+        ("gemma-3-27b-it", "Gemma 3"),
+        ("gemma-3n-E4B-it", None),
+        ("Smollm2 1.7B 8k Mix7 Ep2 v2", "SmolLM2"),
+        ("SmolLM3 3B", None),
     ],
 )
-def test_siblings_are_of_the_family_and_at_most_half_as_large(name: str, family: str) -> None:
-    table = {each.name: each for each in pairs.load_families()}[family]
-    found = pairs.siblings(model(name, 32_000_000_000))
-    assert found
-    assert set(found) <= set(table.siblings)
-    assert all(sibling.parameters <= 16_000_000_000 for sibling in found)
-    assert pairs.siblings(model(name, min(each.parameters for each in table.siblings))) == []
+def test_siblings_are_of_the_family_and_at_most_half_as_large(name: str, family: str | None) -> None:
+    families = {each.name: each for each in pairs.load_families()}
+    known = families[family].siblings if family else ()
+    assert set(pairs.siblings(model(name, 70_000_000_000))) == set(known)
+    for sibling in known:
+        assert sibling not in pairs.siblings(model(name, sibling.parameters * 2 - 1))
+        assert sibling in pairs.siblings(model(name, sibling.parameters * 2))
+
+
+def test_the_best_sibling_comes_first() -> None:
+    small, large = model("Llama 3.1 8B", 8_000_000_000), model("Llama 3.1 70B", 70_000_000_000)
+    assert [each.parameters for each in pairs.siblings(small)] == [1_236_000_000, 3_213_000_000]
+    assert [each.parameters for each in pairs.siblings(large)] == [3_213_000_000, 1_236_000_000]
 
 
 def test_an_unknown_family_has_no_siblings() -> None:

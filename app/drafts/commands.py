@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.core.copies import FILE_TYPES
+from app.core.errors import UsageError
 from app.core.text import harmless
+from app.drafts import table
 from app.library import catalogue, making
 from app.library.fetch import size_text
 from app.library.status_line import StatusLine
@@ -32,6 +34,10 @@ def add_parsers(commands: Subparsers) -> None:
     drafting.add_argument(
         "--skip-layers", metavar="N|LIST", help="leave out N middle layers, or those listed (9-11,14)"
     )
+    drafting.add_argument(
+        "--search", action="store_true", help="make several, measure each here, and keep the best if one pays"
+    )
+    drafting.add_argument("--minutes", type=float, help="how long to search (default 15)")
     place = drafting.add_mutually_exclusive_group()
     place.add_argument("--name", help="the new file's name in models/")
     place.add_argument("--output", type=Path, help="the new file, where it is not to be in models/")
@@ -44,13 +50,18 @@ def run(args: argparse.Namespace) -> int:
     target = catalogue.resolve(args.target)
     if args.models_command == "requantize":
         return _make(making.plan_copy(target, args.type, args.output))
+    if args.search:
+        return _search(target, args)
+    if args.minutes is not None:
+        raise UsageError("--minutes is for a search; add --search")
     return _make(making.plan_draft(target, args.type, args.skip_layers, args.name, args.output))
 
 
 def _make(wanted: making.Making) -> int:
     plan = wanted.plan
-    cost = f", {plan.cost:.2f} times the target's cost a token" if wanted.is_draft else ""
-    _say(f"{wanted.destination.name}: {wanted}, about {size_text(plan.size_bytes)}{cost}")
+    cost = f", {plan.cost:.2f} times the target's cost a token" if wanted.target else ""
+    words = making.copy_words(wanted.copy)
+    _say(f"{wanted.destination.name}: {words}, about {size_text(plan.size_bytes)}{cost}")
     line = StatusLine()
     began: dict[str, float] = {}
 
@@ -69,6 +80,34 @@ def _make(wanted: making.Making) -> int:
     finally:
         line.end()
     print(path)
+    return 0
+
+
+def _search(target: Path, args: argparse.Namespace) -> int:
+    from app.drafts import search  # the comparison needs seconds to import
+
+    if args.type or args.skip_layers:
+        raise UsageError("a search chooses type and layers itself; leave out --type and --skip-layers")
+    minutes = search.USUAL_MINUTES if args.minutes is None else args.minutes
+    if not 0 < minutes <= 24 * 60:
+        raise UsageError(f"minutes {minutes:g} must lie above 0 and within a day")
+    line = StatusLine()
+
+    def follow(news: search.News) -> None:
+        line.show(news.step, news.done / news.total, "")
+
+    try:
+        result = search.search(target, minutes, args.name, args.output, follow)
+    except KeyboardInterrupt:
+        line.end()
+        _say("stopped; nothing was kept")
+        return INTERRUPTED
+    finally:
+        line.end()
+    print(harmless(table.as_text(result.trials)))
+    print(harmless(f"{result.verdict}."))
+    if result.kept:
+        print(result.kept)
     return 0
 
 

@@ -28,25 +28,23 @@ QUANT_ENDING = re.compile(r"[-._](i?q\d\w*|b?f16|fp16|f32)$", re.IGNORECASE)
 SOURCE_SHA256, SOURCE_NAME, SKIPPED = (
     f"headstart.{key}" for key in ("source.sha256", "source.name", "skipped_layers")
 )
+WRITING, TRIAL = ".writing", ".trial"  # endings of files that are not to stay
 _LONGEST_VALUE = 127  # bytes of a metadata value
 _CHUNK = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
 class Making:
-    """A copy that can be made: from what, where to, and what it will be."""
+    """A copy of ``source`` that can be made: where to, and what it will be.
 
-    target: Path
+    ``target``: the file that it is to draft for, where it is a draft; the new file remembers it.
+    """
+
+    source: Path
     destination: Path
     copy: ModelCopy
     plan: CopyPlan
-    is_draft: bool
-
-    def __str__(self) -> str:
-        words = self.copy.file_type or "types as they are"
-        if self.copy.skipped_layers:
-            words += f" without layers {layers_text(self.copy.skipped_layers)}"
-        return words
+    target: Path | None = None
 
 
 def facts_of(target: Path) -> ModelFacts:
@@ -103,9 +101,7 @@ def plan_draft(
             " and a draft must cost less",
             "choose a smaller type, or leave layers out",
         )
-    if not output:
-        output = models_dir() / f"{_file_name(name) if name else draft_name(target, copy)}.gguf"
-    return Making(target, _free(output), copy, plan, is_draft=True)
+    return Making(target, place_of(target, copy, name, output), copy, plan, target)
 
 
 def plan_copy(target: Path, file_type: str, output: Path | None = None) -> Making:
@@ -115,7 +111,7 @@ def plan_copy(target: Path, file_type: str, output: Path | None = None) -> Makin
     stem = QUANT_ENDING.sub("", target.stem)
     output = _free(output or models_dir() / f"{stem}-{file_type.lower()}.gguf")
     copy = ModelCopy(file_type)
-    return Making(target, output, copy, tasks.plan_copy(target, copy), is_draft=False)
+    return Making(target, output, copy, tasks.plan_copy(target, copy))
 
 
 def make(making: Making, on_progress: OnProgress, cancelled: Callable[[], bool] = lambda: False) -> Path:
@@ -125,22 +121,24 @@ def make(making: Making, on_progress: OnProgress, cancelled: Callable[[], bool] 
     Raises HeadstartError, and Cancelled where ``cancelled`` returned true.
     """
     with only_one():
+        remove_leftovers(making.destination.parent)
         return write(making, making.destination, on_progress, cancelled)
 
 
 def write(making: Making, path: Path, on_progress: OnProgress, cancelled: Callable[[], bool]) -> Path:
     """As ``make`` to another path, for one who holds ``only_one``."""
     copy = making.copy
-    if making.is_draft:
-        copy = replace(copy, metadata=_metadata(making, sha256(making.target, on_progress, cancelled)))
-    beside = path.with_name(f"{path.name}.writing")
+    if making.target:
+        known = sha256(making.target, on_progress, cancelled)
+        copy = replace(copy, metadata=_metadata(making.target, known, copy.skipped_layers))
+    beside = path.with_name(path.name + WRITING)
     step, total = f"writing {path.name}", making.plan.tensors
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _require_disk(making, path.parent)
         on_progress(step, 0, total)
         tasks.write_copy(
-            making.target, beside, copy, lambda number: on_progress(step, number - 1, total), cancelled
+            making.source, beside, copy, lambda number: on_progress(step, number - 1, total), cancelled
         )
         on_progress(step, total, total)
         beside.replace(path)
@@ -190,6 +188,11 @@ def sha256(path: Path, on_progress: OnProgress, cancelled: Callable[[], bool]) -
     return digest.hexdigest()
 
 
+def place_of(target: Path, copy: ModelCopy, name: str | None = None, output: Path | None = None) -> Path:
+    """Where a draft goes: ``name`` and ``output`` as in ``plan_draft``, which raises the same."""
+    return _free(output or models_dir() / f"{_file_name(name) if name else draft_name(target, copy)}.gguf")
+
+
 def draft_name(target: Path, copy: ModelCopy) -> str:
     """How a draft is called where nobody names it."""
     words = [QUANT_ENDING.sub("", target.stem), "draft"]
@@ -200,11 +203,27 @@ def draft_name(target: Path, copy: ModelCopy) -> str:
     return "-".join(words)
 
 
-def _metadata(making: Making, source: str) -> tuple[tuple[str, str], ...]:
-    name = making.target.name.encode("utf-8", "replace")[:_LONGEST_VALUE].decode("utf-8", "ignore")
-    found = [(SOURCE_SHA256, source), (SOURCE_NAME, name)]
-    if making.copy.skipped_layers:
-        found.append((SKIPPED, layers_text(making.copy.skipped_layers)[:_LONGEST_VALUE]))
+def copy_words(copy: ModelCopy) -> str:
+    """A copy in words."""
+    words = copy.file_type or "types as they are"
+    if copy.skipped_layers:
+        words += f" without layers {layers_text(copy.skipped_layers)}"
+    return words
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what a killed process left half made; for one who holds ``only_one``."""
+    for ending in (WRITING, TRIAL):
+        for left in folder.glob(f"*.gguf{ending}"):
+            with contextlib.suppress(OSError):
+                left.unlink()
+
+
+def _metadata(target: Path, digest: str, skipped: tuple[int, ...]) -> tuple[tuple[str, str], ...]:
+    name = target.name.encode("utf-8", "replace")[:_LONGEST_VALUE].decode("utf-8", "ignore")
+    found = [(SOURCE_SHA256, digest), (SOURCE_NAME, name)]
+    if skipped:
+        found.append((SKIPPED, layers_text(skipped)[:_LONGEST_VALUE]))
     return tuple(found)
 
 

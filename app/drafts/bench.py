@@ -1,0 +1,164 @@
+"""Measures drafts of one target on a short mixed workload, beside plain decoding."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from app.compare import runner
+from app.compare.record import Column, Comparison, Prompt, Row
+from app.compare.summary import Spread, outcome, rows_of, summarise
+from app.compare.workloads import MIXED, workload
+from app.core.errors import Cancelled, HeadstartError
+from app.core.settings import ChatMessage, LoadSettings, Mode, Request, SpeculationSettings
+from app.worker.client import WorkerClient
+from app.worker.messages import Failed, Finished
+
+OnProgress = Callable[[str, int, int], None]
+
+_RECORDED_TOKENS = 48
+_MEASURED_TOKENS = 64
+_DRAFT_LENGTH = 4  # of the runs that tell acceptance and what a token costs
+_FEWEST_PROMPTS = 2
+_POLL_S = 0.3
+PLAIN, DRAFT, AUTO = "plain", "draft", "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a draft brought. ``step_cost`` and ``verify_cost``: a drafted token, and a further token in a pass
+    of the target, over a plain one. ``speedup`` is Auto's over plain; ``outcome`` as in compare.summary.
+    """
+
+    speedup: Spread
+    outcome: str
+    acceptance: float | None = None
+    step_cost: float | None = None
+    verify_cost: float | None = None
+
+
+@dataclass(slots=True)
+class Bench:
+    """One target, its answers, and the worker that runs it. Every call may raise Cancelled."""
+
+    target: Path
+    quantization: str
+    client: WorkerClient
+    on_progress: OnProgress
+    cancelled: Callable[[], bool]
+    texts: list[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
+    _prompts: list[Prompt] = field(default_factory=list)
+    _prompt_s: list[float] = field(default_factory=list)  # what each answer's beginning took
+    _token_s: list[float] = field(default_factory=list)
+
+    def record(self, until: Callable[[], bool]) -> None:
+        """Let the target answer the workload's prompts, until ``until``; its ids become ``texts``."""
+        prompts = workload(MIXED)
+        for done, prompt in enumerate(prompts):
+            if done >= _FEWEST_PROMPTS and until():
+                break
+            self.on_progress(f"recording the target's answers: {prompt.category}", done, len(prompts))
+            last = self._answer(Request((ChatMessage("user", prompt.prompt),), max_tokens=_RECORDED_TOKENS))
+            if last.output_ids:
+                self.texts.append((last.prompt_ids, last.output_ids))
+                self._prompts.append(prompt)
+                self._prompt_s.append(last.stats.time_to_first_token_s or 0)
+            if last.stats.tokens_per_s:
+                self._token_s.append(1 / last.stats.tokens_per_s)
+        if not self._token_s:
+            raise HeadstartError(
+                f"{self.target.name} ends its answers at once, so nothing can be measured",
+                "choose a target that writes text",
+            )
+
+    def shortest_texts(self) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """The half of the texts that takes the least time to read."""
+        return sorted(self.texts, key=lambda text: len(text[0]))[: max(len(self.texts) // 2, 1)]
+
+    def measure(self, draft: Path | None, words: str, seconds: float) -> Measured | str:
+        """The draft beside plain decoding, on as many prompts as ``seconds`` allow; or why it failed.
+
+        Without a draft Auto has its look-ups alone.
+        """
+        plain = Column(PLAIN, LoadSettings(self.target), _request(Mode.PLAIN))
+        load = LoadSettings(self.target, draft)
+        auto = Column(AUTO, load, _request(getattr(Mode, "AUTO", Mode.DRAFT if draft else Mode.LOOKUP)))
+        columns = [plain, Column(DRAFT, load, _request(Mode.DRAFT)), auto] if draft else [plain, auto]
+        machine = {"models": [{"path": str(self.target), "quantization": self.quantization}]}
+        comparison = runner.new(columns, self._affordable(len(columns), seconds), 1, machine)
+        work = runner.Runner(self.client, comparison, save=lambda comparison: None)
+        for event in work.events():
+            if self.cancelled():
+                work.cancel()
+            if not isinstance(event, runner.Ended):
+                done = len(comparison.runs)
+                self.on_progress(f"measuring {words}", done, len(comparison.slots()))
+            elif event.cancelled:
+                raise Cancelled
+        return _measured(comparison)
+
+    def _affordable(self, columns: int, seconds: float) -> Sequence[Prompt]:
+        each = columns * (
+            statistics.fmean(self._prompt_s) + _MEASURED_TOKENS * statistics.fmean(self._token_s)
+        )
+        count = max(_FEWEST_PROMPTS, int(seconds / each))
+        # The kinds follow each other by how much they repeat, so a few are taken from all along the list.
+        step = max(1, len(self._prompts) // count)
+        return self._prompts[::step][:count]
+
+    def _answer(self, request: Request) -> Finished:
+        run = self.client.submit(LoadSettings(self.target), request)
+        for batch in run.batches(_POLL_S):
+            if self.cancelled():
+                run.cancel()
+            for message in batch:
+                if isinstance(message, Failed):
+                    raise HeadstartError(message.what, message.remedy)
+                if isinstance(message, Finished):
+                    if message.finish_reason == "cancelled":
+                        raise Cancelled
+                    return message
+        raise Cancelled
+
+
+def _request(mode: Mode) -> Request:
+    speculation = SpeculationSettings(mode, n_draft=_DRAFT_LENGTH)
+    return Request((), max_tokens=_MEASURED_TOKENS, speculation=speculation)
+
+
+def _measured(comparison: Comparison) -> Measured | str:
+    for row in comparison.runs:
+        if row.error:
+            return row.error
+        if row.audit and row.audit.verdict == "different":
+            return "its output differs from plain decoding's: a fault, please report it"
+    by_column = {part.column: part for part in summarise(comparison) if part.category is None}
+    found = by_column[AUTO].speedup
+    if not found:
+        return "its answers are too short to measure"
+    values = [value for (column, *_), value in comparison.speedups().items() if column == AUTO]
+    measured = Measured(found, outcome(values))
+    drafted = rows_of(comparison, DRAFT)
+    if not drafted:
+        return measured
+    plain = rows_of(comparison, PLAIN)
+    token_s = _total(plain, "decode_s") / _total(plain, "output_tokens")
+    passes = _total(drafted, "target_passes")
+    step, verify = (
+        _total(drafted, "draft_s") / max(_total(drafted, "drafted"), 1),
+        _total(drafted, "verify_s") / passes,
+    )
+    further = max(_total(drafted, "drafted") / passes, 1)
+    return Measured(
+        found,
+        outcome(values),
+        by_column[DRAFT].acceptance_rate,
+        step / token_s,
+        max(verify / token_s - 1, 0) / further,
+    )
+
+
+def _total(rows: Sequence[Row], figure: str) -> float:
+    return sum(getattr(row.stats, figure) or 0 for row in rows if row.stats)

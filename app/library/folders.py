@@ -227,7 +227,7 @@ def _hugging_face_files(hub: Path) -> Iterator[Found]:
             for path in _gguf_files(snapshot, ours=False):
                 short = model_name(path)
                 longer = (path.relative_to(snapshot).parent / short).as_posix()
-                names = (f"{repository}@{snapshot.name[:8]}/{longer}", str(path))
+                names: tuple[str, ...] = (f"{repository}@{snapshot.name[:8]}/{longer}", str(path))
                 if snapshot == snapshots[0]:  # an update does not rename what is newest
                     names = (short, f"{repository}/{longer}", *names)
                 blob = path.readlink().name if path.is_symlink() else ""

@@ -94,6 +94,7 @@ def search(
             work = _Search(target, facts, minutes * 60, folder, on_news, cancelled, used)
             return work.run(name, output)
         finally:
+            used.unload()  # some systems remove no file that is in use
             if used is not client:
                 used.close()
             making.remove_leftovers(folder)
@@ -127,6 +128,7 @@ class _Search:
         self._folder = folder
         self._on_news = on_news
         self._cancelled = cancelled
+        self._client = client
         self._bench = Bench(target, facts.quantization, client, self._tell, cancelled)
         self._began = time.monotonic()
         self._trials: list[Trial] = []
@@ -287,6 +289,7 @@ class _Search:
             return Result(tuple(self._trials), None, self._nothing_pays(tried, alone))
         best, measured = paying[0]
         place = self._place(best.making.copy, name, output)
+        self._client.unload()
         try:
             best.file.replace(place)
         except OSError as error:

@@ -13,13 +13,15 @@ from app.ui.compare import CompareTab
 from app.ui.components import asset, scripted
 from app.ui.generate import QUIET, GenerateTab
 from app.ui.guard import OnlyThisMachine
+from app.ui.make_draft import MakeDraftTab
+from app.ui.making_drafts import DiskWorkshop, Workshop
 from app.ui.models_library import DiskLibrary, Library
 from app.ui.models_tab import ModelsTab
 from app.ui.shelf import DiskShelf, Shelf
 from app.worker.client import WorkerClient
 
 SANS = ["system-ui", "-apple-system", "Segoe UI", "Noto Sans", "Liberation Sans", "sans-serif"]
-STYLES = ("page.css", "parts.css", "chat.css", "side.css", "compare.css", "models.css")
+STYLES = ("page.css", "parts.css", "chat.css", "side.css", "compare.css", "models.css", "make-draft.css")
 MONO = ["ui-monospace", "SF Mono", "Cascadia Code", "Menlo", "Consolas", "DejaVu Sans Mono", "monospace"]
 
 
@@ -28,6 +30,7 @@ def build(
     shelf: Shelf | None = None,
     on_quit: Callable[[], None] | None = None,
     library: Library | None = None,
+    workshop: Workshop | None = None,
 ) -> gr.Blocks:
     """The page around a worker's client; ``on_quit`` is called when a person ends the program from it."""
     with gr.Blocks(title="Headstart", analytics_enabled=False, fill_width=True) as page:
@@ -40,6 +43,8 @@ def build(
                 CompareTab(cast(WorkerClient, client), shelf)
             with gr.Tab("Models", id="models", elem_id="models-tab"):
                 ModelsTab(library or DiskLibrary())
+            with gr.Tab("Make a draft", id="make-draft", elem_id="make-draft-tab"):
+                MakeDraftTab(shelf, workshop or DiskWorkshop(cast(WorkerClient, client)))
         if on_quit is not None:
             chrome.quit(lambda: on_quit(), None, None, **QUIET)
     return page

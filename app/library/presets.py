@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -114,6 +114,13 @@ def load_presets(folder: Path | None = None) -> tuple[list[Preset], list[Headsta
     By name; those not tried come last.
     """
     folder = folder or presets_dir()
+    stamps = tuple((file, file.stat().st_mtime_ns) for file in sorted(folder.glob("*.yaml")))
+    presets, errors = _loaded(folder, stamps)
+    return list(presets), list(errors)
+
+
+@lru_cache(maxsize=2)  # reading takes 30 ms, and the page asks often
+def _loaded(folder: Path, stamps: tuple[tuple[Path, int], ...]) -> tuple[list[Preset], list[HeadstartError]]:
     models, errors = load_models(folder)
     presets: dict[str, Preset] = {}
 
@@ -126,7 +133,7 @@ def load_presets(folder: Path | None = None) -> tuple[list[Preset], list[Headsta
         except HeadstartError as error:
             errors.append(error)
 
-    for file in sorted(folder.glob("*.yaml")):
+    for file, _ in stamps:
         if file.name not in OTHER_FILES:
             add(file, partial(_preset, file, models))
     untried = folder / UNTRIED_FILE

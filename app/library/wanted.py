@@ -47,9 +47,10 @@ def models_of(text: str) -> tuple[PresetModel, ...]:
         text = f"https://{text}"
     repository, revision, file = _from_address(text) if "://" in text else _from_words(text)
     found = REPOSITORY.fullmatch(repository)
+    revision = revision or (found and found["revision"]) or "main"
     if not found or ".." in revision or not is_harmless(found["repository"], file):
         raise UsageError(f"'{text}' names no file on the hub", FORMS)
-    hub = HubSource(found["repository"], revision or found["revision"] or "main", file)
+    hub = HubSource(found["repository"], revision, file)
     for model in models.values():
         if (model.hub.repository, model.hub.file) == (hub.repository, file) and hub.revision == "main":
             return (model,)
@@ -96,7 +97,7 @@ def _from_address(text: str) -> tuple[str, str, str]:
         raise UsageError(f"'{text}' is no address", FORMS) from error
     if url.username or url.password:
         raise UsageError("an address with a password in it is not kept", FORMS)
-    if url.netloc not in HOSTS and url.netloc != own.netloc:
+    if url.scheme not in ("http", "https") or url.netloc not in (*HOSTS, own.netloc):
         raise UsageError(f"'{url.netloc}' is not the Hugging Face hub", FORMS)
     path = url.path.removeprefix(own.path.rstrip("/")) if url.netloc == own.netloc else url.path
     owner, name, *rest = [unquote(part) for part in path.strip("/").split("/")] + [""]

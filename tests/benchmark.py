@@ -1,6 +1,6 @@
 """Prints the figures that the README and the design promise; a script, not a test, since time is noisy.
 
-    python tests/benchmark.py overhead|speed|memory|lookup [--repeats 3]
+    python tests/benchmark.py overhead|speed|memory|lookup|rollback [--repeats 3]
 
 Run it with .venv's Python. Runs are interleaved in one process with the models loaded once, so a busy
 machine slows both sides of a ratio alike. The F16 target is made by
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from app.core.settings import (
 )
 from app.core.stats import Stats
 from app.worker.client import WorkerClient
+from app.worker.machine import usable_cores
 from app.worker.messages import Failed, Finished
 
 SMOL = models_dir() / "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -191,12 +193,50 @@ def memory(client: WorkerClient, repeats: int) -> None:
     print(f"loaded {loaded / 1e6:.0f} MB, peak {(peak - loaded) / 1e6:+.0f} MB")
 
 
+def rollback(client: WorkerClient, repeats: int) -> None:
+    """A checkpoint of a running state and a restore, beside passes of the same model of random weights."""
+    sys.path.insert(0, str(Path(__file__).parent / "backend"))
+    from tiny_gguf import TinyModel
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.gguf"
+        for architecture, n_embd, n_layer in (("mamba", 768, 24), ("jamba", 1024, 16), ("qwen35", 1024, 24)):
+            TinyModel(architecture=architecture, n_embd=n_embd, n_layer=n_layer).write(path)
+            time_rollback(path, architecture, repeats)
+
+
+def time_rollback(path: Path, name: str, repeats: int) -> None:
+    """Print one model's times."""
+    from app.backend.llama import Context, Model, never_cancelled
+
+    model = Model(path)
+    context = Context(model, 1024, 512, usable_cores(), never_cancelled())
+    context.extend(range(200), lambda done: None)
+    steps = {
+        "pass of 1": lambda: context.decode([1], 1),
+        "checkpoint": lambda: context._memory.expect(32, len(context.ids)),
+        "pass of 5": lambda: context.decode([1, 2, 3, 4, 5], 5),
+        "restore": lambda: context.rewind(len(context.ids) - 5),
+    }
+    seconds: dict[str, list[float]] = {step: [] for step in steps}
+    for _ in range(5 * repeats):
+        for step, work in steps.items():
+            started = time.perf_counter()
+            work()
+            seconds[step].append(time.perf_counter() - started)
+    state = len(context._memory._before_draft.data)
+    context.close()
+    model.close()
+    times = ", ".join(f"{step} {1e3 * statistics.median(taken):.2f} ms" for step, taken in seconds.items())
+    print(f"{name} of {path.stat().st_size / 1e6:.0f} MB, state {state / 1e6:.1f} MB: {times}", flush=True)
+
+
 def main() -> None:
     """Run one measurement."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    measurements = {function.__name__: function for function in (overhead, speed, memory, lookup)}
+    measurements = {function.__name__: function for function in (overhead, speed, memory, lookup, rollback)}
     parser.add_argument("what", choices=measurements)
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import llama_cpp
 import pytest
 from conftest import WriteTiny
 from tiny_gguf import LLAMA_TEMPLATE, TinyModel, byte_level, sentence_piece
@@ -55,8 +56,19 @@ class TestFacts:
         assert (facts.quantization, facts.architecture, facts.n_vocab) == ("Q4_K_M", "qwen2", 151936)
         assert 1.5e9 < facts.parameters < 1.8e9
 
-    @pytest.mark.parametrize(("architecture", "kind"), [("mamba", "recurrent"), ("bert", "encoder")])
-    def test_what_cannot_speculate(self, tiny: WriteTiny, architecture: str, kind: str) -> None:
+    @pytest.mark.parametrize(
+        ("architecture", "kind"),
+        [
+            ("gemma3", "model"),
+            ("mamba", "recurrent"),
+            ("jamba", "hybrid"),
+            ("lfm2", "hybrid"),
+            ("bert", "encoder"),
+            ("t5", "encoder-decoder"),
+            ("dream", "diffusion"),
+        ],
+    )
+    def test_the_kind_of_a_model(self, tiny: WriteTiny, architecture: str, kind: str) -> None:
         assert read_facts(tiny(TinyModel(architecture=architecture))).kind == kind
 
     def test_an_adapter(self, tiny: WriteTiny) -> None:
@@ -85,12 +97,13 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("model", "reason"),
         [
-            (TinyModel(architecture="mamba"), "recurrent memory"),
-            (TinyModel(architecture="bert"), "encoder"),
+            (TinyModel(architecture="bert"), "it is an encoder"),
+            (TinyModel(architecture="t5"), "encoder-decoder"),
+            (TinyModel(architecture="dream"), "diffusion"),
             (TinyModel(role="adapter"), "adapter"),
             (TinyModel(role="mmproj"), "projector"),
         ],
-        ids=["recurrent", "encoder", "adapter", "projector"],
+        ids=["encoder", "encoder-decoder", "diffusion", "adapter", "projector"],
     )
     def test_as_target_and_as_draft(
         self, pair: LoadedPair, tiny: WriteTiny, tiny_target: Path, model: TinyModel, reason: str
@@ -117,9 +130,12 @@ class TestRefusals:
         with pytest.raises(HeadstartError, match=r"cannot draft for .*target BPE, draft SPM"):
             load(pair, tiny_target, other)
 
-    def test_a_cache_that_cannot_drop_its_tail_is_an_error(self, tiny: WriteTiny) -> None:
+    def test_a_cache_that_cannot_drop_its_tail_is_an_error(
+        self, tiny_target: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """A false answer of llama.cpp's is never ignored."""
-        model = Model(tiny(TinyModel(architecture="mamba")))
+        monkeypatch.setattr(llama_cpp, "llama_memory_seq_rm", lambda *arguments: False)
+        model = Model(tiny_target)
         context = Context(model, 64, 16, 1, never_cancelled())
         context.decode([1, 2, 3], 1)
         with pytest.raises(HeadstartError, match="cannot drop its tail"):

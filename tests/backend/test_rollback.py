@@ -20,10 +20,11 @@ from app.core.tokens import DraftSource
 from app.engine.rounds import rounds
 
 MODES = ("draft", "lookup")
-RUNNING = ("mamba", "jamba", "lfm2")  # a state alone, one beside attention, one that makes snapshots
+# A state alone; one beside attention layers; two of that kind whose passes leave snapshots.
+RUNNING = ("mamba", "jamba", "lfm2", "qwen35")
 ALL = (*RUNNING, "gemma3")
 PROMPT = [3, 9, 27, 81, 5, 15, 45, 135]
-NEAR = 0.01  # the logits' deviation is 3, and rounding moves one by 0.005 at most
+NEAR = 0.03  # the logits' deviation is 3, and the rounding of other batches moves one by 0.013 at most
 N_LAYER = {"gemma3": 6}  # the sixth layer is the first that sees beyond its window
 
 
@@ -163,6 +164,38 @@ class Erring:
 
     def accept(self, committed: Sequence[int]) -> None:
         self._decoder.rewind(len(committed) - 1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("architecture", ALL)
+def test_whatever_is_decoded_and_taken_back(
+    open_pair: Callable[..., Session], architecture: str, seed: int
+) -> None:
+    """A walk at random: the logits are always those of a fresh cache with the same ids."""
+    session = open_pair(architecture, architecture, cache_type="f32")
+    context, fresh = session.context, open_pair(architecture, architecture, cache_type="f32").context
+    random = np.random.default_rng(seed)
+    ids: list[int] = []
+    for _ in range(120):
+        back = int(random.choice([0, 0, 1, 2, 3, 5, 9, 40, 200]))
+        length = max(0, len(ids) - back)
+        reachable = context.reachable(length)
+        assert reachable <= length
+        context.rewind(length if random.random() < 0.7 else reachable)
+        del ids[len(context.ids) :]
+        assert context.ids == ids
+        for _ in range(random.integers(1, 4)):
+            new = random.integers(0, 250, random.choice([1, 1, 2, 5, 9, 12, 30])).tolist()
+            if len(ids) + len(new) >= 500:
+                break
+            if random.random() < 0.3:
+                context.extend(new, lambda done: None)
+            else:
+                row = context.decode(new, 1)[0]
+                fresh.rewind(0)
+                assert row == pytest.approx(fresh.decode([*ids, *new], 1)[0], abs=NEAR)
+            ids += new
+            assert context.ids == ids
 
 
 class StopsAfter(CancelFlag):

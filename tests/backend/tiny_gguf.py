@@ -34,6 +34,7 @@ _LAYERS = {
     "mamba": ("mamba", "mamba"),
     "jamba": ("scan", "attention"),
     "lfm2": ("convolution", "attention"),
+    "qwen35": ("delta", "attention"),
 }
 
 
@@ -211,6 +212,14 @@ class TinyModel:
             writer.add_head_count_kv([2 if kind == "attention" else 0 for kind in kinds])
         if "convolution" in kinds:
             writer.add_shortconv_l_cache(_KERNEL)
+        if "delta" in kinds:
+            writer.add_full_attention_interval(2)
+            writer.add_rope_dimension_sections([4, 6, 6, 0])
+            writer.add_ssm_conv_kernel(_KERNEL)
+            writer.add_ssm_inner_size(self.n_embd)
+            writer.add_ssm_state_size(self.n_embd // 2)
+            writer.add_ssm_time_step_rank(2)
+            writer.add_ssm_group_count(2)
         if "scan" in kinds or "mamba" in kinds:
             writer.add_ssm_conv_kernel(_KERNEL)
             writer.add_ssm_inner_size(2 * self.n_embd)
@@ -227,16 +236,18 @@ class TinyModel:
 
     def _attention_layer(self) -> dict[str, tuple[int, ...]]:
         n = self.n_embd
-        norms = {}
-        if self.architecture in ("lfm2", "gemma3"):
-            norms = {f"attn_{part}_norm.weight": (n // 2,) for part in "qk"}
-        if self.architecture == "gemma3":
-            norms |= {"post_attention_norm.weight": (n,), "post_ffw_norm.weight": (n,)}
-        return {
+        layer: dict[str, tuple[int, ...]] = {
             **{f"attn_{part}.weight": (n, n) for part in ("q", "k", "v", "output")},
-            **norms,
             **self._feed_forward(),
         }
+        if self.architecture in ("lfm2", "gemma3", "qwen35"):
+            layer |= {f"attn_{part}_norm.weight": (n // 2,) for part in "qk"}
+        if self.architecture == "gemma3":
+            layer |= {"post_attention_norm.weight": (n,), "post_ffw_norm.weight": (n,)}
+        if self.architecture == "qwen35":  # its queries have gates; its norm of the feed-forward another name
+            layer |= {"attn_q.weight": (2 * n, n), "post_attention_norm.weight": (n,)}
+            del layer["ffn_norm.weight"]
+        return layer
 
     def _convolution_layer(self) -> dict[str, tuple[int, ...]]:
         n = self.n_embd
@@ -246,6 +257,24 @@ class TinyModel:
             "shortconv.out_proj.weight": (n, n),
             **self._feed_forward(),
         }
+
+    def _delta_layer(self) -> dict[str, tuple[int, ...]]:
+        n = self.n_embd
+        layer = {
+            "attn_qkv.weight": (3 * n, n),
+            "attn_gate.weight": (n, n),
+            "ssm_conv1d.weight": (3 * n, _KERNEL),
+            "ssm_dt.bias": (2,),
+            "ssm_a": (2,),
+            "ssm_beta.weight": (2, n),
+            "ssm_alpha.weight": (2, n),
+            "ssm_norm.weight": (n // 2,),
+            "ssm_out.weight": (n, n),
+            "post_attention_norm.weight": (n,),
+            **self._feed_forward(),
+        }
+        del layer["ffn_norm.weight"]
+        return layer
 
     def _mamba_layer(self) -> dict[str, tuple[int, ...]]:
         n, inner = self.n_embd, 2 * self.n_embd

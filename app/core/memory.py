@@ -185,26 +185,29 @@ def largest_context(models: Sequence[ModelMemory], n_ctx: int, rooms: Sequence[R
 
 
 def _fewer_layers(models: Sequence[ModelMemory], n_ctx: int, rooms: Sequence[Room]) -> list[str]:
-    """For each model that graphics devices have too little room for: how many of its layers would fit."""
+    """For each model how many of its layers fit, where graphics devices have too little room for all."""
     graphics = [room for room in rooms if room.device != RAM]
     advice = []
     for model in models:
         others = [part for other in models if other is not model for part in other.parts(n_ctx)]
-        layers = model.gpu_layers
-        while layers and not all(
-            room.holds([*others, *_with_layers(model, n_ctx, layers)]) for room in graphics
-        ):
-            layers -= 1
-        if layers < model.gpu_layers:
+        fitting = next(
+            (
+                layers
+                for layers in range(model.gpu_layers, -1, -1)
+                if all(room.holds([*others, *_with_layers(model, n_ctx, layers)]) for room in graphics)
+            ),
+            model.gpu_layers,
+        )
+        if fitting < model.gpu_layers:
             advice.append(
-                f"with at most {layers} layers of the {model.role} on the GPU, its memory holds them"
+                f"of the {model.role}'s layers, {fitting} in place of {model.gpu_layers} fit on the GPU"
             )
     return advice
 
 
 def _with_layers(model: ModelMemory, n_ctx: int, layers: int) -> list[MemoryPart]:
     """What it would take of graphics devices with fewer layers there, all taken as equally large."""
-    share = layers / model.gpu_layers
+    share = layers / max(model.gpu_layers, 1)
     return [
         part if part.what == "compute" else dataclasses.replace(part, bytes=round(part.bytes * share))
         for part in model.parts(n_ctx)

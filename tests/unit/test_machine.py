@@ -1,10 +1,11 @@
-"""The cores that a process may use, on machines that are only told of."""
+"""The cores and the memory that a process may use, on machines that are only told of."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -75,3 +76,66 @@ def test_usable_cores(told: Machine, cores: int, tmp_path: Path, monkeypatch: py
 
 def test_this_machine_has_a_core() -> None:
     assert 1 <= machine.usable_cores() <= (os.cpu_count() or 1)
+
+
+GB = 1_000_000_000
+STAT_V2 = "anon 700\nactive_file 300000000\ninactive_file 100000000\n"
+STAT_V1 = (
+    "cache 1\ntotal_active_file 300000000\ntotal_inactive_file 100000000\nactive_file 1\ninactive_file 1\n"
+)
+V1 = {"memory.limit_in_bytes": "4000000000", "memory.usage_in_bytes": "1000000000", "memory.stat": STAT_V1}
+V2 = {"memory.max": "4000000000\n", "memory.current": "1000000000\n", "memory.stat": STAT_V2}
+
+# Lines of /proc/self/cgroup, files by folder, and what is free and there in GB of a machine with 10 of 16.
+MEMORY_CASES = {
+    "no cgroups": (None, {}, (10, 16)),
+    "version 2, own group": ("0::/user/shell", {"user/shell": V2}, (3.4, 4)),
+    "version 2, a group above": ("0::/user/shell", {"user": V2, "user/shell": {}}, (3.4, 4)),
+    "version 2, no limit": ("0::/user", {"user": {**V2, "memory.max": "max\n"}}, (10, 16)),
+    "version 2, the tightest counts": (
+        "0::/a/b",
+        {"a": V2, "a/b": {**V2, "memory.max": "2000000000"}},
+        (1.4, 2),
+    ),
+    "version 2, more used than allowed": ("0::/a", {"a": {**V2, "memory.current": "9000000000"}}, (0, 4)),
+    "version 2, mounted as the root": ("0::/host/path", {"": V2}, (3.4, 4)),
+    "version 1": ("4:memory:/job\n0::/", {"memory/job": V1}, (3.4, 4)),
+    "version 1, without a limit": (
+        "4:cpu,memory:/job",
+        {"memory/job": {**V1, "memory.limit_in_bytes": "9223372036854771712"}},
+        (10, 16),
+    ),
+    "another controller": ("1:cpu:/job", {"memory/job": V1}, (10, 16)),
+    "nonsense": ("0::/a", {"a": {**V2, "memory.current": "much"}}, (10, 16)),
+    "a limit above the machine's": ("0::/a", {"a": {**V2, "memory.max": "99000000000"}}, (10, 16)),
+}
+
+
+@pytest.mark.parametrize(("lines", "files", "told"), MEMORY_CASES.values(), ids=MEMORY_CASES.keys())
+def test_usable_memory(
+    lines: str | None,
+    files: dict[str, dict[str, str]],
+    told: tuple[float, float],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=10 * GB, total=16 * GB))
+    monkeypatch.setattr(machine, "CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(machine, "OWN_CGROUPS", tmp_path / "own")
+    if lines is not None:
+        (tmp_path / "own").write_text(lines + "\n")
+    for folder, contents in files.items():
+        (tmp_path / "cgroup" / folder).mkdir(parents=True, exist_ok=True)
+        for name, content in contents.items():
+            (tmp_path / "cgroup" / folder / name).write_text(content)
+    assert machine.usable_memory() == tuple(round(gb * GB) for gb in told)
+
+
+def test_this_machine_has_memory() -> None:
+    free, total = machine.usable_memory()
+    assert 0 < free <= total <= psutil.virtual_memory().total
+
+
+def test_private_memory_is_what_a_process_gives_back() -> None:
+    assert 1_000_000 < machine.private_memory(os.getpid()) < psutil.Process().memory_info().rss
+    assert machine.private_memory(2**22 + 1) == 0  # beyond any process id

@@ -20,7 +20,7 @@ from app.core.models import ModelFacts
 from app.core.paths import models_dir
 from app.drafts.bench import Bench, Measured
 from app.drafts.expect import expected_speedup
-from app.drafts.layers import search_cuts
+from app.drafts.layers import Cut, search_cuts
 from app.library import making
 from app.library.making import TRIAL, Making, copy_words
 from app.worker import tasks
@@ -29,6 +29,7 @@ from app.worker.client import WorkerClient
 USUAL_MINUTES = 15.0
 LOOKUPS = "look-ups, no draft"
 _TYPES = ("Q4_K_M", "Q4_0", "Q3_K_S", "Q2_K")
+_FEWEST_LAYERS = 6  # of a target, to look for some that can go
 _WORTH_MAKING = 0.9  # of the target's cost
 _WORTH_MEASURING = 0.85  # expected, of the best measured; expectations are rough
 _WORTH_A_DRAFT = 1.03  # over Auto without one
@@ -229,19 +230,41 @@ class _Search:
         return True
 
     def _cut_layers(self) -> None:
-        """Look for layers to leave out of the best 4-bit copy, or of the target where it has that type."""
+        """Look for layers to leave out of the best 4-bit copy, or of the target where there is none."""
         four_bit = [one for one in self._candidates if (one.making.copy.file_type or "").startswith("Q4")]
         base = max(four_bit, key=self._expected_of, default=None)
-        model = base.file if base else self._target
         base_type = base.making.copy.file_type if base else None
         words = f"{base_type or self._facts.quantization} with layers cut"
-        if self._facts.n_layer < 6 or self._share() > _LAYERS:
-            why = "it has too few layers" if self._facts.n_layer < 6 else "the time was up"
-            self._trials.append(Trial(words, note=f"not tried: {why}"))
+        try:
+            cuts = self._find_cuts(base.file if base else self._target)
+        except HeadstartError as error:
+            self._trials.append(Trial(words, note=f"not tried: {error.what}"))
             return
+        options = []
+        for cut in cuts:
+            plan = tasks.plan_copy(base.file if base else self._target, ModelCopy(None, cut.layers))
+            if base:
+                plan = replace(plan, source_pass_bytes=base.making.plan.source_pass_bytes)
+            options.append((self._expected(cut.agreement, plan.cost), cut, plan))
+        expected, cut, plan = max(options, key=lambda option: option[0])
+        copy = ModelCopy(base_type, cut.layers)
+        self._trials.append(Trial(copy_words(copy), plan.size_bytes, plan.cost, cut.agreement))
+        place = len(self._trials) - 1
+        uncut = max((self._expected_of(one) for one in self._candidates), default=1.0)
+        if uncut > 1 and expected <= uncut:
+            note = f"not made: about {expected:.2f}x is expected, {uncut:.2f}x with all layers"
+            self._note(place, note=note)
+        else:
+            self._make(Making(self._target, self._folder, copy, plan, self._target), place)
+
+    def _find_cuts(self, model: Path) -> list[Cut]:
+        if self._facts.n_layer < _FEWEST_LAYERS:
+            raise HeadstartError("it has too few layers")
+        if self._share() > _LAYERS:
+            raise HeadstartError("the time was up")
         scratch = self._folder / f"{self._target.stem}.gguf{TRIAL}"
         try:
-            cuts = search_cuts(
+            return search_cuts(
                 model,
                 self._facts.n_layer,
                 scratch,
@@ -250,28 +273,9 @@ class _Search:
                 lambda done, total: self._tell("looking for layers that are not missed", done, total),
                 self._cancelled,
             )
-        except HeadstartError as error:
-            self._trials.append(Trial(words, note=f"not tried: {error.what}"))
-            return
         finally:
             with contextlib.suppress(OSError):
                 scratch.unlink()
-        of_target = base.making.plan.source_pass_bytes if base else None
-        options = []
-        for cut in cuts:
-            plan = tasks.plan_copy(model, ModelCopy(None, cut.layers))
-            plan = replace(plan, source_pass_bytes=of_target or plan.source_pass_bytes)
-            copy = ModelCopy(base_type, cut.layers)
-            options.append((self._expected(cut.agreement, plan.cost), cut.agreement, copy, plan))
-        expected, agreement, copy, plan = max(options, key=lambda option: option[0])
-        self._trials.append(Trial(copy_words(copy), plan.size_bytes, plan.cost, agreement))
-        place = len(self._trials) - 1
-        uncut = max((self._expected_of(one) for one in self._candidates), default=1)
-        if expected <= uncut and uncut > 1:
-            note = f"not made: about {expected:.2f}x is expected, {uncut:.2f}x with all layers"
-            self._note(place, note=note)
-        else:
-            self._make(Making(self._target, self._folder, copy, plan, self._target), place)
 
     def _decide(self, alone: Spread, name: str | None, output: Path | None) -> Result:
         for one in self._candidates:

@@ -52,7 +52,7 @@ async function begin() {
   }));
   target.value = found.target;
   if (!$(".hs-d-type").length) {
-    $(".hs-d-type").append(new Option("Q4_K_M, or as it is where that is smaller", ""), ...found.types.map((name) => new Option(name, name)));
+    $(".hs-d-type").append(new Option("Automatic", ""), ...found.types.map((name) => new Option(name, name)));
     $(".hs-d-minutes").value = found.minutes;
     $(".hs-d-table thead tr").replaceChildren(...found.heading.map((words) => Object.assign(make("th", "", words), {scope: "col"})));
   }
@@ -104,7 +104,7 @@ async function start(act, more) {
   showProblem("");
   if (await call(act, more)) {
     follow();
-    $(".hs-d-stop").focus({preventScroll: true});
+    $(".hs-d-stop").focus();
   }
 }
 

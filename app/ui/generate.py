@@ -43,7 +43,7 @@ class GenerateTab:
         self.offer = scripted("offer.html", ["offer.js"], elem_id="offer")
         with gr.Row(elem_id="about"):
             self.notes = scripted("notes.html", ["notes.js"], value={}, elem_id="notes")
-            self.memory = scripted("memory.html", ["nodes.js", "memory.js"], value={}, elem_id="memory")
+            self.memory = scripted("memory.html", ["nodes.js", "memory-bar.js", "memory.js"], value={}, elem_id="memory")
         with gr.Row(elem_id="main"):
             self.chat = scripted(
                 "conversation.html",
@@ -59,6 +59,7 @@ class GenerateTab:
             with gr.Row(elem_id="drawer-head"):
                 gr.Markdown("## Settings", container=False)
                 gr.Button("Close", elem_classes="hs-drawer-close", size="sm", scale=0)
+            scripted("limits.html", ["limits.js"], elem_id="limits")
             self.fields = settings_panel.build()
 
     def _wire(self) -> None:

@@ -9,13 +9,15 @@ from typing import Any
 
 from app.core.errors import HeadstartError
 from app.core.settings import Mode
-from app.library.presets import Preset
+from app.library.presets import Preset, PresetModel
 from app.ui.figures import seconds, size
 from app.ui.shelf import Download, Shelf
+from app.worker.machine import usable_memory
 
 Picks = Mapping[str, Any]  # preset, target, mode, draft; "" where nothing is picked
 Offer = dict[str, Any] | None  # what the card shows
 Option = tuple[str, str, str]  # value, words, why it can't be chosen or ""
+READY, TO_FETCH, UNTRIED = "Ready", "To fetch", "Well-known pairs, not tried here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ class Picker:
             "mode": mode,
             "draft": draft,
             "options": {
-                "preset": [("", "Your own choice", ""), *map(self._preset_option, presets)],
+                "preset": self._preset_options(presets),
                 "target": targets or [("", "no model yet", "fetch a preset")],
                 "draft": drafts or [("", "none", "no model is here to draft")],
             },
@@ -76,13 +78,13 @@ class Picker:
 
     def offer(self, preset: Preset) -> dict[str, Any]:
         """The card that offers to fetch what a preset lacks."""
-        licences = ", ".join(dict.fromkeys(model.licence for model in preset.models))
+        licences = ", ".join(dict.fromkeys(model.licence for model in preset.models if model.licence))
         return {
             "state": "offer",
             "preset": preset.name,
             "title": f"{preset.title} is not on this machine yet",
             "words": f"{preset.summary} Licence: {licences}.",
-            "button": f"Fetch {size(self._to_fetch(preset))}",
+            "button": f"Fetch {_size_words(self.shelf.missing(preset))}",
             "dismissable": False,
         }
 
@@ -94,12 +96,25 @@ class Picker:
         title = f"A better pair for this machine: {best.title}"
         return {**self.offer(best), "title": title, "dismissable": True}
 
-    def _preset_option(self, preset: Preset) -> Option:
-        to_fetch = self._to_fetch(preset)
-        return preset.name, preset.title + (f" ({size(to_fetch)} to fetch)" if to_fetch else ""), ""
+    def _preset_options(self, presets: list[Preset]) -> list[tuple[str, str, str, str]]:
+        """As options, with the group that each belongs to; what is ready comes first."""
+        groups: dict[str, list[tuple[str, str, str, str]]] = {READY: [], TO_FETCH: [], UNTRIED: []}
+        _, ram = usable_memory()
+        for preset in presets:
+            lacking = self.shelf.missing(preset)
+            group = TO_FETCH if preset.is_tried else UNTRIED
+            words = f"{preset.title} ({_size_words(lacking)} to fetch)" if lacking else preset.title
+            words += ", more than this machine's RAM" if preset.size > ram else ""
+            groups[group if lacking else READY].append((preset.name, words, "", group if lacking else READY))
+        return [("", "Your own choice", "", ""), *(option for group in groups.values() for option in group)]
 
-    def _to_fetch(self, preset: Preset) -> int:
-        return sum(model.size for model in self.shelf.missing(preset))
+
+def _size_words(files: list[PresetModel]) -> str:
+    """How large the files are together, as far as that is known."""
+    total = size(sum(file.size for file in files))
+    if not all(file.size for file in files):
+        return "all" if total == size(0) else f"more than {total}"
+    return total if all(file.is_exact for file in files) else f"about {total}"
 
 
 def progress_card(download: Download) -> dict[str, Any]:

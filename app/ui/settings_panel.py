@@ -27,6 +27,7 @@ ONLY_IN = {
     "ngram_min": (Mode.LOOKUP.value,),
     "ngram_max": (Mode.LOOKUP.value,),
 }
+MOST_EXACT = 2**53  # a browser rounds whole numbers beyond it
 NAMES = {
     "n_draft": "Draft length", "p_min": "Stop drafting below", "ngram_min": "Shortest match",
     "ngram_max": "Longest match", "threads": "Threads", "gpu_layers": "Target's GPU layers",
@@ -196,6 +197,8 @@ class _Reader:
             return int(text) if text else None
         if value is None:
             raise UsageError(f"{NAMES[name]} is empty", "fill it in under Settings")
+        if abs(value) > MOST_EXACT:
+            raise UsageError(f"{NAMES[name]} is too large to be kept exactly", f"take at most {MOST_EXACT}")
         return int(value) if name in WHOLE else value
 
 

@@ -64,12 +64,10 @@ class DiskShelf:
         self._best: list[Preset | None] = []
 
     def presets(self) -> tuple[list[Preset], list[HeadstartError]]:
-        """The presets that were tried or are all here, and what is wrong with those that can't be read."""
-        from app.library.catalogue import missing
+        """The shipped presets, and what is wrong with those that can't be read."""
         from app.library.presets import load_presets
 
-        presets, errors = load_presets()
-        return [preset for preset in presets if preset.is_tried or not missing(preset)], errors
+        return load_presets()
 
     def models(self) -> list[ModelFile]:
         """Every model file on this machine."""
@@ -136,13 +134,16 @@ def _fetch(download: Download, files: list[PresetModel]) -> None:
     from app.core.errors import Cancelled
     from app.library.fetch import get
 
-    def note(progress: Progress) -> None:
-        download.progress = progress
-
     try:
-        for file in files:
+        for place, file in enumerate(files):
+            later = sum(other.size for other in files[place + 1 :])
+
+            def note(progress: Progress, later: int = later) -> None:
+                download.progress = progress
+                download.total = download.done_before + progress.total + later  # the first was a guess
+
             get(file, note, lambda: download.cancelled)
-            download.done_before += file.size
+            download.done_before += download.progress.total if download.progress else file.size
             download.progress = None
     except Cancelled:
         download.cancelled = True

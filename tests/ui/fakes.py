@@ -189,6 +189,10 @@ class FakeShelf:
     on_disk: set[str] = field(default_factory=lambda: {"starter", "small-draft", "other-vocabulary"})
     let_download_finish: threading.Event = field(default_factory=threading.Event)
     downloads: list[Download] = field(default_factory=list)
+    may_weigh: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.may_weigh.set()
 
     def reset(self) -> None:
         self.problems.clear()
@@ -196,16 +200,20 @@ class FakeShelf:
         self.on_disk = {"starter", "small-draft", "other-vocabulary"}
         self.let_download_finish = threading.Event()
         self.downloads.clear()
+        self.may_weigh.set()
 
     def presets(self) -> tuple[list[Preset], list[HeadstartError]]:
         starter, small = preset_model("starter", 98_000_000), preset_model("small-draft", 40_000_000)
         big = preset_model("coder-big", 1_117_000_000)
+        giant = replace(preset_model("giant", 900_000_000_000), is_exact=False)
         return [
             Preset("starter", "Starter", "A tiny model that answers at once.", starter, None, 2048,
                    SpeculationSettings(Mode.LOOKUP)),
             Preset("duo", "Duo", "A small pair.", starter, small, 2048, SpeculationSettings(Mode.DRAFT)),
             Preset("pair", "Coder pair", "Writes code about 1.5 times as fast as plain.", big, small, 4096,
                    SpeculationSettings(Mode.DRAFT, n_draft=6)),
+            Preset("giants", "Giants", "A well-known pair, not tried here.", giant, small, 4096,
+                   SpeculationSettings(Mode.DRAFT), is_tried=False),
         ], self.problems  # fmt: skip
 
     def models(self) -> list[ModelFile]:
@@ -254,12 +262,14 @@ class FakeShelf:
 
     def memory(self, load: LoadSettings) -> MemoryEstimate:
         """Of 4 GB: 1.5 GB for a target and 0.45 GB for a draft, and 0.1 MB a token of f16 cache for each."""
+        self.may_weigh.wait(30)
         models = [self._model_memory("target", 1e9, load.cache_type_k)]
         if load.draft:
             models.append(self._model_memory("draft", 0.3e9, load.draft_cache_type_k))
         small = [self._model_memory(model.role, model.amounts[0].fixed, "q8_0") for model in models]
         rooms = [Room(RAM, 4_000_000_000, 8_000_000_000)]
-        return replace(weigh(models, load.n_ctx, rooms), advice=advise(models, small, load.n_ctx, rooms))
+        found = weigh(models, load.n_ctx, rooms)
+        return found if found.fits else replace(found, advice=advise(models, small, load.n_ctx, rooms))
 
     @staticmethod
     def _model_memory(role: str, weights: float, cache_type: str) -> ModelMemory:

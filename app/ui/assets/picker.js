@@ -20,17 +20,28 @@ for (const [value, words] of [["draft", "Draft"], ["lookup", "Lookup"], ["plain"
 }
 for (const select of selects) select.addEventListener("change", () => pick(select.dataset.pick, select.value));
 
+function groupIn(select, name) {
+  if (!name) return select;
+  if (select.lastChild?.label !== name) {
+    const group = document.createElement("optgroup");
+    group.label = name;
+    select.append(group);
+  }
+  return select.lastChild;
+}
+
 function draw() {
   const value = props.value || {};
   for (const select of selects) {
     const name = select.dataset.pick, options = value.options?.[name] ?? [];
     const drawn = JSON.stringify(options);
     if (select.drawn !== drawn) {
-      select.replaceChildren(...options.map(([id, words, problem]) => {
+      select.replaceChildren();
+      for (const [id, words, problem, group] of options) {
         const option = new Option(problem ? `${words}: ${problem}` : words, id);
         option.disabled = Boolean(problem);
-        return option;
-      }));
+        groupIn(select, group).append(option);
+      }
       select.drawn = drawn;
     }
     select.value = value[name] ?? "";

@@ -29,7 +29,7 @@ _VOCAB_TYPES = {0: "none", 1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6:
 _CONTROL = 1 << 3 | 1 << 0  # attribute bits of a token: control, unknown
 MADE_FROM = "headstart.source.sha256"  # metadata of a draft that was made here: its target's file
 _ABORTED = 2  # llama_decode's answer when the abort callback said so
-_SNAPSHOTS = 8  # of a pass's running states, where a model makes them
+_SNAPSHOTS = 4  # of a pass's running states, where a model makes them; each takes a state's memory
 _MOST_BEHIND = 8  # ids that a pass takes along to bring the memory up to date; more get one of their own
 
 _DEBUG = 1  # level of a log line

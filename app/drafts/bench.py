@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -89,14 +90,14 @@ class Bench:
         machine = {"models": [{"path": str(self.target), "quantization": self.quantization}]}
         comparison = runner.new(columns, self._affordable(len(columns), seconds), 1, machine)
         work = runner.Runner(self.client, comparison, save=lambda comparison: None)
-        for event in work.events():
-            if self.cancelled():
-                work.cancel()
-            if not isinstance(event, runner.Ended):
-                done = len(comparison.runs)
-                self.on_progress(f"measuring {words}", done, len(comparison.slots()))
-            elif event.cancelled:
-                raise Cancelled
+        with contextlib.closing(work.events()) as events:
+            for event in events:
+                if self.cancelled():
+                    work.cancel()
+                if not isinstance(event, runner.Ended):
+                    self.on_progress(f"measuring {words}", len(comparison.runs), len(comparison.slots()))
+                elif event.cancelled:
+                    raise Cancelled
         return _measured(comparison)
 
     def _affordable(self, columns: int, seconds: float) -> Sequence[Prompt]:
@@ -104,23 +105,24 @@ class Bench:
             statistics.fmean(self._prompt_s) + _MEASURED_TOKENS * statistics.fmean(self._token_s)
         )
         count = max(_FEWEST_PROMPTS, int(seconds / each))
-        # The kinds follow each other by how much they repeat, so a few are taken from all along the list.
+        # A few are taken from all along the list, so that the kinds stay mixed.
         step = max(1, len(self._prompts) // count)
         return self._prompts[::step][:count]
 
     def _answer(self, request: Request) -> Finished:
         run = self.client.submit(LoadSettings(self.target), request)
-        for batch in run.batches(_POLL_S):
-            if self.cancelled():
-                run.cancel()
-            for message in batch:
-                if isinstance(message, Failed):
-                    raise HeadstartError(message.what, message.remedy)
-                if isinstance(message, Finished):
-                    if message.finish_reason == "cancelled":
-                        raise Cancelled
-                    return message
-        raise Cancelled
+        try:
+            for batch in run.batches(_POLL_S):
+                if self.cancelled():
+                    raise Cancelled
+                for message in batch:
+                    if isinstance(message, Failed):
+                        raise HeadstartError(message.what, message.remedy)
+                    if isinstance(message, Finished) and message.finish_reason != "cancelled":
+                        return message
+            raise Cancelled
+        finally:
+            run.cancel()  # whatever ended this; nobody waits for it
 
 
 def _request(mode: Mode) -> Request:

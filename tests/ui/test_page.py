@@ -647,7 +647,7 @@ def test_everything_of_a_failed_run_is_text(fake: Served, visitor: Visitor) -> N
 
 def test_every_figure_explains_itself_to_the_keyboard(fake: Served, visitor: Visitor) -> None:
     page = visitor.open(fake.address)
-    terms = page.locator(".hs-has-tip")
+    terms = page.locator("#figures .hs-has-tip")
     assert terms.count() == 8
     for i in range(8):
         tip = terms.nth(i).locator(".hs-tip")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from app.core.paths import user_data_dir
-from app.library import store
+from app.worker import store
 
 FILE = "facts.json"
 _lock = threading.Lock()

@@ -19,10 +19,11 @@ from typing import Any, Literal
 from app.core import split
 from app.core.errors import Cancelled, HeadstartError
 from app.core.paths import user_data_dir
-from app.library import fetch, store
+from app.library import fetch
 from app.library.fetch import Progress
 from app.library.presets import HubSource, PresetModel, WheelSource
 from app.library.wanted import look_up, models_of
+from app.worker import store
 
 AT_ONCE = 2
 FILE = "downloads.json"

@@ -18,7 +18,7 @@ from pathlib import Path
 from app.core.errors import HeadstartError
 from app.core.paths import models_dir
 from app.core.split import model_name
-from app.library import store
+from app.worker import store
 
 ADDED = "folders.json"
 _SHA256 = re.compile(r"(?:sha256[:-])?([0-9a-f]{64})")

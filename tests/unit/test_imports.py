@@ -31,7 +31,13 @@ ALLOWED = {
     "__main__": {"core", "worker", "library", "compare", "drafts", "ui", "doctor", "generate"},
 }
 # What of worker runs in the main process, which never loads llama.cpp.
-MAIN_PROCESS_SIDE = {"app.worker.client", "app.worker.tasks", "app.worker.messages", "app.worker.machine"}
+MAIN_PROCESS_SIDE = {
+    "app.worker.client",
+    "app.worker.tasks",
+    "app.worker.messages",
+    "app.worker.machine",
+    "app.worker.store",
+}
 OUTSIDERS = {"llama_cpp": "backend", "gradio": "ui"}
 SOURCES = sorted((PROJECT / "app").rglob("*.py"))
 

@@ -309,6 +309,11 @@ class Context:
             llama_cpp.llama_free(self._context)
             self._context = None
 
+    @property
+    def n_behind(self) -> int:
+        """How many of ``ids`` the next pass decodes again, since the memory went back further than asked."""
+        return len(self.ids) - self._memory.length
+
     def decode(self, ids: Sequence[int], rows: int) -> NDArray[np.float32]:
         """Append ``ids`` and return the logits after the last ``rows`` of them: (rows, vocabulary).
 
@@ -348,9 +353,9 @@ class Context:
 
     def _submit(self, ids: Sequence[int], rows: int) -> None:
         """Append ``ids`` in one pass, after bringing the memory up to date."""
-        while (n_behind := len(self.ids) - self._memory.length) > min(_MOST_BEHIND, self._n_batch - len(ids)):
+        while self.n_behind > min(_MOST_BEHIND, self._n_batch - len(ids)):
             start = self._memory.length
-            self._pass(self.ids[start : start + min(n_behind, self._n_batch)], 0)
+            self._pass(self.ids[start : start + self._n_batch], 0)
         self._pass([*self.ids[self._memory.length :], *ids], rows)
         self.ids += ids
 

@@ -39,6 +39,7 @@ class Round:
 
     ``target_probs`` has the target's untransformed probability of every tested draft token and, last, of
     ``next_token``; ``draft_probs`` has the drafter's own, or None where it was looked up. Times in seconds.
+    ``n_again``: ids of earlier rounds that the target's pass had to decode again.
     """
 
     index: int
@@ -51,6 +52,7 @@ class Round:
     target_probs: tuple[float, ...]
     draft_s: float
     verify_s: float
+    n_again: int = 0
 
     @property
     def output(self) -> tuple[int, ...]:

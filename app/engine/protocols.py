@@ -26,6 +26,10 @@ class Decoder(Protocol):
     def seconds(self) -> float:
         """Time spent decoding so far, waiting for the device included."""
 
+    @property
+    def n_behind(self) -> int:
+        """How many of ``ids`` the next pass decodes again, since the memory went back further than asked."""
+
     def decode(self, ids: Sequence[int], rows: int) -> NDArray[np.float32]:
         """Append ``ids`` and return the logits after the last ``rows`` of them: (rows, vocabulary).
 

@@ -42,6 +42,7 @@ def rounds(
             room = min(n_draft, remaining - 1, target.n_ctx - len(target.ids) - 2, target.max_rows - 1)
             draft_before, verify_before = drafter.seconds, target.seconds
             draft = drafter.propose(committed, max(room, 0))
+            n_again = target.n_behind
             logits = target.decode([committed[-1], *draft.ids], len(draft.ids) + 1)
             verdict = verify(draft, logits, sampling, committed, rng)
             proposal = (*draft.ids[: verdict.n_accepted], verdict.next_token)
@@ -63,6 +64,7 @@ def rounds(
                 target_probs=verdict.target_probs,
                 draft_s=drafter.seconds - draft_before,
                 verify_s=target.seconds - verify_before,
+                n_again=n_again,
             )
             if stop is not None:
                 return

@@ -96,7 +96,7 @@ def _generate(pair: LoadedPair, request: Request, send: Send) -> Finished:
     opens_thinking = not request.raw and pair.format.opens_thinking(ids)
     send(Started(answer.prompt_ids, answer.cached_tokens, left_out, opens_thinking))
     for settled in answer.settled_rounds(lambda done, total: send(Prefilling(done, total))):
-        if not settled.round.draft:
+        if not settled.round.draft and not settled.round.n_again:
             pair.note_plain_pass(settled.round.verify_s)
         send(
             RoundDone(settled.round.index, settled.tokens, settled.stats, settled.t, pair.plain_tokens_per_s)

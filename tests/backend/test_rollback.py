@@ -347,6 +347,8 @@ class TestCost:
             <= calls["restore"] + sum(0 < len(round_.draft) == round_.n_accepted for round_ in outcome.rounds)
         )
         assert calls["restore"] == partial
+        again = sum(round_.n_again for round_ in outcome.rounds)
+        assert calls["ids"] == len(PROMPT) - 1 + len(outcome.rounds) + outcome.stats.drafted + again
         assert calls["decode"] - 1 - outcome.stats.target_passes < partial / 2
 
     def test_the_time_is_counted(self, open_pair: Callable[..., Session]) -> None:

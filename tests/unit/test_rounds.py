@@ -76,6 +76,8 @@ class ScriptedDecoder:
             self.ids += chunk
             on_chunk(len(chunk))
 
+    n_behind = 0
+
     def reachable(self, length: int) -> int:
         return length
 

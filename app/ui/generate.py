@@ -43,7 +43,9 @@ class GenerateTab:
         self.offer = scripted("offer.html", ["offer.js"], elem_id="offer")
         with gr.Row(elem_id="about"):
             self.notes = scripted("notes.html", ["notes.js"], value={}, elem_id="notes")
-            self.memory = scripted("memory.html", ["nodes.js", "memory-bar.js", "memory.js"], value={}, elem_id="memory")
+            self.memory = scripted(
+                "memory.html", ["nodes.js", "memory-bar.js", "memory.js"], value={}, elem_id="memory"
+            )
         with gr.Row(elem_id="main"):
             self.chat = scripted(
                 "conversation.html",

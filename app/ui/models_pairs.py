@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.core.errors import HeadstartError
-from app.core.memory import DeviceNeed, MemoryEstimate
 from app.core.settings import LoadSettings
+from app.ui import memory_bar
 from app.ui.figures import size
 from app.ui.models_disk import Disk, title_of
 from app.ui.models_library import Library
@@ -17,7 +17,6 @@ from app.ui.models_library import Library
 if TYPE_CHECKING:
     from app.library.catalogue import ModelFile
 
-PARTS = {"weights": "weights", "repacked": "repacked copy", "cache": "cache", "compute": "buffers"}
 # What of a model's name says its size, type or training rather than its family.
 NOT_FAMILY = re.compile(
     r"\d+(\.\d+)?[bm]|a\d+b|i?q\d.*|[kms]|xl|b?f16|f32|fp16|gguf|instruct|chat|it|base|\d{3,}", re.IGNORECASE
@@ -68,44 +67,7 @@ class Pairs:
         except ValueError:
             raise HeadstartError("the context must be a whole number of tokens", "4096 is usual") from None
         load = LoadSettings(Path(target), Path(draft) if draft else None, n_ctx=n_ctx)
-        return shown(self._library.estimate(load))
-
-
-def shown(estimate: MemoryEstimate) -> dict[str, Any]:
-    """The estimate as one bar a device."""
-    return {
-        "verdict": "tight" if estimate.is_tight else "fits" if estimate.fits else "over",
-        "advice": list(estimate.advice),
-        "devices": [
-            {
-                "device": device.device,
-                "need": device.need,
-                "free": device.free,
-                "total": device.total,
-                "words": f"{size(device.need)} of {size(device.free)} free",
-                "parts": _parts(estimate, device),
-            }
-            for device in estimate.devices
-        ],
-    }
-
-
-def _parts(estimate: MemoryEstimate, device: DeviceNeed) -> list[dict[str, Any]]:
-    """A device's share of each model; what a graphics processor borrows of this one is one part."""
-    own = [part for part in estimate.parts if part.device == device.device and part.bytes]
-    parts = [
-        {
-            "role": part.role,
-            "what": part.what,
-            "bytes": part.bytes,
-            "words": f"{PARTS[part.what]} {size(part.bytes)}",
-        }
-        for part in own
-    ]
-    if lent := device.need - sum(part.bytes for part in own):
-        words = f"for graphics {size(lent)}"
-        parts.append({"role": "target", "what": "weights", "bytes": lent, "words": words})
-    return parts
+        return memory_bar.shown(self._library.estimate(load))
 
 
 def family(file: ModelFile) -> str:

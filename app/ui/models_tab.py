@@ -8,7 +8,15 @@ from app.ui.models_find import Find
 from app.ui.models_library import Library
 from app.ui.models_pairs import Pairs
 
-SCRIPTS = ["nodes.js", "models.js", "models-disk.js", "models-pairs.js", "models-find.js", "models-queue.js"]
+SCRIPTS = [
+    "nodes.js",
+    "memory-bar.js",
+    "models.js",
+    "models-disk.js",
+    "models-pairs.js",
+    "models-find.js",
+    "models-queue.js",
+]
 
 
 class ModelsTab:

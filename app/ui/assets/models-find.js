@@ -36,7 +36,7 @@ async function search() {
   const answer = await call("search", {words: field.value, sort: order.value});
   if (mine !== searched) return;
   const found = answer?.found ?? [];
-  $(".hs-m-found").textContent = !answer ? "" : found.length ? `${found.length} repositories` : "The hub has nothing with these words. Fewer words find more.";
+  $(".hs-m-found").textContent = !answer ? "" : found.length ? `${found.length} ${found.length === 1 ? "repository" : "repositories"}` : "The hub has nothing with these words. Fewer words find more.";
   $(".hs-m-repositories").replaceChildren(...found.map(drawRepository));
 }
 $(".hs-m-words").addEventListener("submit", (event) => (event.preventDefault(), search()));

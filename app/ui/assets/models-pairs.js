@@ -1,9 +1,4 @@
 // Pairs: drafts for a target, the memory that a pair takes, and where to find a draft.
-const VERDICTS = {
-  fits: "It fits.",
-  tight: "It fits, tightly: the system must drop file pages that are not read any more.",
-  over: "It does not fit the free memory.",
-};
 let target = "", draft = "", asked = 0, weighed = 0;
 
 function drawTargets() {
@@ -89,36 +84,9 @@ async function weigh() {
 }
 
 function drawMemory(answer) {
-  const verdict = $(".hs-m-verdict");
-  verdict.textContent = VERDICTS[answer?.verdict] ?? "The memory can't be told.";
-  verdict.classList.toggle("hs-m-over", answer?.verdict === "over");
-  $(".hs-m-advice").replaceChildren(...(answer?.advice ?? []).map((words) => make("li", "", words)));
-  $(".hs-m-devices").replaceChildren(...(answer?.devices ?? []).map(drawDevice));
-}
-
-function drawDevice({device, need, free, total, words, parts}) {
-  const box = make("div", "hs-m-device"), head = make("p"), bar = make("div", "hs-m-meter"), legend = make("ul");
-  head.append(make("b", "", device), make("span", "", words));
-  bar.setAttribute("role", "img");
-  bar.setAttribute("aria-label", `${device}: ${words}`);
-  const used = Math.max(0, total - free), scale = Math.max(total, used + need) || 1;
-  const piece = (bytes, className, title) => {
-    const made = make("i", className);
-    Object.assign(made, {title}).style.setProperty("--share", bytes / scale);
-    bar.append(made);
-  };
-  piece(used, "hs-m-taken", "taken by other programs");
-  for (const part of parts) piece(part.bytes, `hs-m-of-${part.role} hs-m-${part.what}`, `${part.role}: ${part.words}`);
-  bar.classList.toggle("hs-m-over", need > free);
-  for (const role of ["target", "draft"]) {
-    const mine = parts.filter((part) => part.role === role);
-    if (!mine.length) continue;
-    const line = make("li", `hs-m-key hs-m-of-${role}`);
-    line.append(make("b", "", role === "target" ? "Target" : "Draft"), make("span", "", mine.map((part) => part.words).join(", ")));
-    legend.append(line);
-  }
-  box.append(head, bar, legend);
-  return box;
+  $(".hs-m-verdict").textContent = answer ? answer.words || "It fits." : "The memory can't be told.";
+  $(".hs-m-verdict").classList.toggle("hs-m-over", answer?.fits === false);
+  $(".hs-m-devices").replaceChildren(...(answer?.bars ?? []).map(barOf));
 }
 
 function drawSiblings({siblings, family}) {

@@ -76,7 +76,8 @@ def _list(as_json: bool) -> int:
     if lacking := [preset for preset in presets if catalogue.missing(preset)]:
         print("\nto be had with `models get NAME`:")
         for preset in lacking:
-            print(f"  {preset.name} ({fetch.size_text(preset.size)}): {preset.summary}")
+            words = preset.summary if preset.is_tried else f"{preset.title} (not tried here)"
+            print(f"  {preset.name} ({fetch.size_text(preset.size)}): {words}")
     return 0
 
 

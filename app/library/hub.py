@@ -18,7 +18,6 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +27,24 @@ from huggingface_hub import (
     ModelInfo,
     constants,
     get_hf_file_metadata,
+    get_session,
     get_token,
     hf_hub_url,
     try_to_load_from_cache,
 )
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from huggingface_hub.file_download import http_get
-from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # exported at run time only
+from huggingface_hub.utils import (  # type: ignore[attr-defined]  # exported at run time only
+    build_hf_headers,
+    hf_raise_for_status,
+)
 
 from app.library.tokens import token_source
 
 Outcome = dict[str, Any]
 HUB_IS_DOWN = (500, 502, 503, 504)
 CONNECT_TIMEOUT_S = 5.0
+OFFLINE = "HF_HUB_OFFLINE is set"
 NO_HUB = "what answers there is no hub: a proxy or a login page"
 
 # The default of 10 MB makes progress jump, and a stop lose as much.
@@ -72,8 +76,8 @@ def fetch(repository: str, revision: str, file: str, part: str, size: str, sha25
     """Append to ``part`` what it lacks of the file, out of the hub's cache on this machine if it is there."""
     try:
         return _fetch(repository, revision, file, Path(part), int(size), sha256)
-    except OfflineModeIsEnabled as error:
-        return _unreachable(_first_line(error))
+    except OfflineModeIsEnabled:
+        return _unreachable(OFFLINE)
     except HfHubHTTPError as error:
         return _refused(error, repository, revision, file)
     except OSError as error:
@@ -85,17 +89,28 @@ def fetch(repository: str, revision: str, file: str, part: str, size: str, sha25
 
 
 def search(words: str, limit: str, sort: str) -> Outcome:
-    """Repositories with GGUF files that the words name, the first ``limit`` by ``sort``."""
+    """Repositories with GGUF files that the words name, the first ``limit`` by ``sort``.
+
+    ``HfApi.list_models`` repeats a request that fails for 24 s, so the request is made here.
+    """
 
     def found() -> Outcome:
-        models = HfApi().list_models(
-            filter="gguf",
-            search=words,
-            sort=sort,  # type: ignore[arg-type]  # one of the hub's names, as the caller knows
-            limit=int(limit),
-            expand=["downloads", "likes", "lastModified", "gated", "tags"],
+        parameters = {
+            "filter": "gguf",
+            "search": words,
+            "sort": sort,
+            "limit": limit,
+            "expand": ["downloads", "likes", "lastModified", "gated", "tags"],
+        }
+        response = get_session().get(
+            f"{constants.ENDPOINT}/api/models",
+            params=parameters,
+            headers=build_hf_headers(),
+            timeout=constants.HF_HUB_ETAG_TIMEOUT,
         )
-        return {"outcome": "done", "found": [_described(model) for model in islice(models, int(limit))]}
+        hf_raise_for_status(response)
+        models = [ModelInfo(**one) for one in response.json()]  # type: ignore[no-untyped-call]
+        return {"outcome": "done", "found": [_described(model) for model in models]}
 
     return _asked(found, "the search", "")
 
@@ -125,7 +140,9 @@ def _asked(ask: Callable[[], Outcome], repository: str, revision: str) -> Outcom
         if error.response.status_code in HUB_IS_DOWN:
             return _unreachable(f"it answers {error.response.status_code}")
         return _refused(error, repository, revision, "")
-    except (httpx2.HTTPError, OfflineModeIsEnabled) as error:
+    except OfflineModeIsEnabled:
+        return _unreachable(OFFLINE)
+    except httpx2.HTTPError as error:
         return _unreachable(_first_line(error))
     except (ValueError, TypeError, KeyError, AttributeError):  # not the JSON that a hub sends
         return _unreachable(NO_HUB)
@@ -192,6 +209,8 @@ def _refused(error: HfHubHTTPError, repository: str, revision: str, file: str) -
         return _failed(f"{repository} has no file {file} (letter case counts)")
     if code == "RevisionNotFound":
         return _failed(f"{repository} has no commit or branch {revision}")
+    if status == 404 and get_token():
+        return _failed(f"the hub has no repository {repository}, or none that your access token may read")
     if status in (401, 404):
         return _failed(f"the hub has no public repository {repository}", "a private one needs HF_TOKEN")
     if status == 403:

@@ -15,8 +15,8 @@ from app.library.programs import ask_hub
 SORTS = {
     "downloads": "downloads",
     "likes": "likes",
-    "updated": "last_modified",
-    "trending": "trending_score",
+    "updated": "lastModified",
+    "trending": "trendingScore",
 }
 QUANTIZATION = re.compile(
     r"(?<![A-Za-z0-9])((?:UD-)?(?:I?Q\d|TQ\d)(?:_[A-Z0-9]+)*|MXFP4(?:_MOE)?|NVFP4|BF16|F16|FP16|F32)(?![A-Za-z0-9])",

@@ -262,6 +262,19 @@ def test_a_bad_token_is_what_is_wrong_even_on_a_public_repository(
         search.search("coder")
 
 
+def test_a_private_repository_opens_only_to_its_readers(
+    folder: Path, hub: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.add("me/Private-GGUF", {"mine.gguf": DATA}, is_private=True, readers={TOKEN})
+    with pytest.raises(HeadstartError, match="no public repository me/Private-GGUF; a private one needs HF"):
+        get("me/Private-GGUF")
+    monkeypatch.setenv("HF_TOKEN", "hf_of_another")
+    with pytest.raises(HeadstartError, match="no repository me/Private-GGUF, or none that your access token"):
+        get("me/Private-GGUF")
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    assert get("me/Private-GGUF").read_bytes() == DATA
+
+
 def test_a_token_that_cannot_be_one_goes_nowhere(
     folder: Path, hub: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,7 +308,7 @@ def test_without_a_hub_the_reason_is_named(
     monkeypatch.setenv("HF_ENDPOINT", hub.address)
     assert search.search("coder")  # the environment is read anew
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(HubUnreachable, match=r"can't be reached .*offline"):
+    with pytest.raises(HubUnreachable, match=r"can't be reached \(HF_HUB_OFFLINE is set\)"):
         get("Owner/Coder-1B-GGUF")
     monkeypatch.delenv("HF_HUB_OFFLINE")
     for fault in ("down", "login page"):

@@ -35,7 +35,7 @@ class ModelFile:
     """A GGUF on this machine; ``name`` is no other file's.
 
     ``kind`` is that of its facts, or ``broken``, ``incomplete`` (parts of a split model are missing) or
-    ``unfinished`` (a download that stopped); only a ``model`` can be loaded. ``problem`` is the reason where
+    ``unfinished`` (a download that stopped); only USABLE_KINDS can be loaded. ``problem`` is the reason where
     there are no facts. ``size_bytes`` covers all files of a split model, ``path`` is the first. ``sha256`` is
     None where nobody has computed it yet. ``source`` is that of the place it lies in (see folders.Place).
     """

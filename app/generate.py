@@ -104,7 +104,7 @@ def load_settings(args: argparse.Namespace) -> LoadSettings:
     fields = {field.name for field in dataclasses.fields(LoadSettings)} - {"target", "draft"}
     return LoadSettings(
         target=catalogue.resolve(args.target),
-        draft=catalogue.resolve(args.draft) if mode is Mode.DRAFT else None,
+        draft=catalogue.resolve(args.draft) if args.draft and mode in (Mode.DRAFT, Mode.AUTO) else None,
         **{name: getattr(args, name) for name in fields},
     )
 

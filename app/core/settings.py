@@ -23,6 +23,7 @@ class Mode(str, Enum):
     PLAIN = "plain"
     DRAFT = "draft"
     LOOKUP = "lookup"
+    AUTO = "auto"
 
 
 def _require(condition: bool, what: str) -> None:
@@ -104,7 +105,7 @@ class SamplingSettings:
 
 @dataclass(frozen=True, slots=True)
 class SpeculationSettings:
-    """Who proposes, and how much. The n-gram bounds are those of prompt lookup."""
+    """Who proposes, and how much. The n-gram bounds are those of prompt lookup; auto sets all this itself."""
 
     mode: Mode = Mode.PLAIN
     n_draft: int = 4

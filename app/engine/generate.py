@@ -8,12 +8,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from app.core.auto import Choice, Policy, Record
+from app.core.costs import Costs
 from app.core.errors import Cancelled, UsageError
-from app.core.settings import Mode, Request
+from app.core.settings import MAX_DRAFT, Mode, Request
 from app.core.stats import Stats, StatsRecorder
 from app.core.text import OutputText
 from app.core.tokens import Round, TokenEvent, TokenKind
-from app.engine.drafters import LookupDrafter, ModelDrafter, NoDrafter
+from app.engine.drafters import (
+    AtLeast,
+    AutoDrafter,
+    LookupDrafter,
+    ModelDrafter,
+    NoDrafter,
+    StoppingRule,
+    reusable,
+)
 from app.engine.protocols import Decoder, Drafter
 from app.engine.rounds import rounds
 
@@ -28,10 +38,22 @@ class Vocabulary:
 
 
 @dataclass(frozen=True, slots=True)
+class Known:
+    """What auto goes by: the costs of this pair's passes, and its acceptance so far. Both learn on."""
+
+    costs: Costs
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
 class Settled:
-    """A round whose tokens' texts no later token can change; ``t`` in seconds since the start."""
+    """A round whose tokens' texts no later token can change; ``t`` in seconds since the start.
+
+    ``choice``: why auto drafted what it did; None in the other modes.
+    """
 
     round: Round
+    choice: Choice | None
     tokens: tuple[TokenEvent, ...]
     stats: Stats
     t: float
@@ -51,6 +73,7 @@ class Answer:
         prompt_ids: Sequence[int],
         request: Request,
         clock: Callable[[], float],
+        known: Known | None = None,
     ) -> None:
         if len(prompt_ids) > target.n_ctx:
             raise UsageError(
@@ -68,6 +91,7 @@ class Answer:
         self._target, self._draft = target, draft
         self._vocabulary = vocabulary
         self._request = request
+        self._known = known
         self._clock = clock
         self._text = OutputText(request.stop)
         self._texts: list[str] = []
@@ -76,7 +100,7 @@ class Answer:
         if request.fresh:
             for decoder in filter(None, (target, draft)):
                 decoder.rewind(0)
-        self.cached_tokens = _reusable(target, prompt_ids[:-1])
+        self.cached_tokens = reusable(target, prompt_ids[:-1])
         self._stats = StatsRecorder(clock, len(prompt_ids), self.cached_tokens, clock())
 
     @property
@@ -99,7 +123,8 @@ class Answer:
         rng = np.random.default_rng(self._request.sampling.seed)
         drafter = self._make_drafter(rng)
         committed = list(self.prompt_ids)
-        waiting: deque[Round] = deque()
+        waiting: deque[tuple[Round, Choice | None]] = deque()
+        auto = drafter if isinstance(drafter, AutoDrafter) else None
         try:
             self._prefill(drafter, on_prefill)
             for round_ in rounds(
@@ -107,7 +132,7 @@ class Answer:
                 drafter,
                 committed,
                 sampling=self._request.sampling,
-                n_draft=speculation.n_draft,
+                n_draft=MAX_DRAFT if auto else speculation.n_draft,
                 max_tokens=self._request.max_tokens,
                 rng=rng,
                 ends=self._ends,
@@ -115,7 +140,9 @@ class Answer:
                 self.output_ids += round_.output
                 self._stats.observe(round_)
                 self._texts += self._text.take_settled()
-                waiting.append(round_)
+                if auto:
+                    auto.learn(round_)
+                waiting.append((round_, auto.choice if auto else None))
                 yield from self._release(waiting)
             self.finish_reason = self._reason()
         except Cancelled:
@@ -131,24 +158,28 @@ class Answer:
         if speculation.mode is Mode.DRAFT:
             if self._draft is None:
                 raise UsageError("mode draft needs a draft model; name one with --draft")
-            return ModelDrafter(
-                self._draft,
-                self._vocabulary.n_shared,
-                self._request.sampling,
-                speculation.p_min,
-                rng,
-                self._vocabulary.is_end,
-            )
+            return self._model_drafter(self._draft, AtLeast(speculation.p_min), rng)
+        if speculation.mode is Mode.AUTO:
+            assert self._known is not None, "auto needs the costs"
+            policy = Policy(self._known.costs, self._known.record, self._request.max_tokens)
+            return AutoDrafter(policy, self._model_drafter(self._draft, policy, rng) if self._draft else None)
         return NoDrafter()
 
+    def _model_drafter(
+        self, decoder: Decoder, stopping: StoppingRule, rng: np.random.Generator
+    ) -> ModelDrafter:
+        sampling, is_end = self._request.sampling, self._vocabulary.is_end
+        return ModelDrafter(decoder, self._vocabulary.n_shared, sampling, stopping, rng, is_end)
+
     def _prefill(self, drafter: Drafter, on_prefill: Callable[[int, int], None]) -> None:
-        """Both caches get all of the prompt but its last id; what they share with it already stays."""
+        """Both caches get all of the prompt but its last id; what they share with it already stays.
+
+        Auto may leave the draft model's for later, or for good.
+        """
         prompt = self.prompt_ids[:-1]
         decoders = [self._target]
-        if isinstance(drafter, ModelDrafter) and self._draft is not None:
-            self._draft.rewind(_reusable(self._draft, prompt))
-            if drafter.can_follow(self.prompt_ids):
-                decoders.append(self._draft)
+        if drafter.begin(self.prompt_ids) and self._draft is not None:
+            decoders.append(self._draft)
         self._target.rewind(self.cached_tokens)
         unseen = [prompt[len(decoder.ids) :] for decoder in decoders]
         done, total = 0, sum(map(len, unseen))
@@ -174,15 +205,14 @@ class Answer:
             return "stop"
         return "length" if len(self.output_ids) >= self._request.max_tokens else "context"
 
-    def _release(self, waiting: deque[Round]) -> Iterator[Settled]:
+    def _release(self, waiting: deque[tuple[Round, Choice | None]]) -> Iterator[Settled]:
         """The rounds at the front whose output texts are all settled, as events."""
-        while waiting and self._released + len(waiting[0].output) <= len(self._texts):
-            round_ = waiting.popleft()
+        while waiting and self._released + len(waiting[0][0].output) <= len(self._texts):
+            round_, choice = waiting.popleft()
             texts = self._texts[self._released : self._released + len(round_.output)]
             self._released += len(texts)
-            yield Settled(
-                round_, self._events(round_, texts), self.stats, self._clock() - self._stats.started_at
-            )
+            t = self._clock() - self._stats.started_at
+            yield Settled(round_, choice, self._events(round_, texts), self.stats, t)
 
     def _events(self, round_: Round, texts: list[str]) -> tuple[TokenEvent, ...]:
         events = []
@@ -218,10 +248,3 @@ class Answer:
             )
             events.append(own)
         return tuple(events)
-
-
-def _reusable(decoder: Decoder, ids: Sequence[int]) -> int:
-    """How many of the leading ids the cache spares decoding."""
-    pairs = enumerate(zip(decoder.ids, ids, strict=False))
-    shared = next((place for place, (ours, theirs) in pairs if ours != theirs), None)
-    return decoder.reachable(min(len(decoder.ids), len(ids)) if shared is None else shared)

@@ -60,6 +60,9 @@ class Drafter(Protocol):
     def seconds(self) -> float:
         """Time spent in a draft model so far; 0 where there is none."""
 
+    def begin(self, prompt: Sequence[int]) -> bool:
+        """An answer to ``prompt`` begins: whether the draft model should read it before the first round."""
+
     def propose(self, committed: Sequence[int], n_max: int) -> Draft:
         """Up to ``n_max`` ids to follow ``committed``, which has at least one id."""
 

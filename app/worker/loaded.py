@@ -7,19 +7,24 @@ import statistics
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 from app.backend.chat import ChatFormat
 from app.backend.devices import devices
 from app.backend.files import read_facts
 from app.backend.llama import CancelFlag, Context, Model, vocabulary_of
+from app.core.auto import Record
+from app.core.costs import Costs, PassCosts
 from app.core.errors import HeadstartError
 from app.core.layers import layers_that_fit
 from app.core.models import USABLE_KINDS, WHY_UNUSABLE
-from app.core.settings import LoadSettings
+from app.core.settings import LoadSettings, SamplingSettings
 from app.core.split import parts
 from app.core.vocabulary import compare
+from app.engine.generate import Known
 from app.worker.machine import usable_cores
+from app.worker.measured import keep, name_of, pass_costs
 
 OnLoading = Callable[[str, str, float], None]
 # Enough single-token passes to smooth over a busy machine, few enough to follow a growing context.
@@ -72,6 +77,15 @@ class LoadedModel:
         except BaseException:
             self.model.close()
             raise
+        settings = (plan.threads, layers, plan.n_batch, plan.cache_type_k, plan.cache_type_v)
+        self.name = name_of(plan.path, *settings, version("llama-cpp-python"))
+        self._costs: PassCosts | None = None
+
+    def measured(self) -> PassCosts:
+        """What its passes cost, measured when first asked for. Raises Cancelled."""
+        if self._costs is None:
+            self._costs = pass_costs(self.context, self.name, self.plan.role)
+        return self._costs
 
     def close(self) -> None:
         """Free the cache and the weights."""
@@ -89,6 +103,8 @@ class LoadedPair:
         self._format: ChatFormat | None = None
         self._checked: tuple[_Plan, _Plan] | None = None
         self._plain_passes: deque[float] = deque(maxlen=_PLAIN_PASSES_KEPT)
+        # What was learned of acceptance, by the draft and by whether sampling is greedy.
+        self._records: dict[tuple[_Plan | None, bool], Record] = {}
 
     @property
     def target(self) -> LoadedModel:
@@ -117,6 +133,20 @@ class LoadedPair:
         """Take in the time of a pass over a single token."""
         self._plain_passes.append(seconds)
 
+    def known(self, sampling: SamplingSettings) -> Known:
+        """What auto goes by with this pair and this way of sampling. Costs are measured when first asked for.
+
+        Raises Cancelled.
+        """
+        costs = Costs(self.target.measured(), self._draft.measured() if self._draft else None)
+        learned_by = (self._draft.plan if self._draft else None, sampling.temperature == 0)
+        return Known(costs, self._records.setdefault(learned_by, Record()))
+
+    def keep_costs(self) -> None:
+        """Keep what real passes taught of the costs."""
+        for model in filter(None, (self._target, self._draft)):
+            keep(model.name, model.measured())
+
     @property
     def plain_tokens_per_s(self) -> float | None:
         """The estimate of plain decoding's speed."""
@@ -135,6 +165,7 @@ class LoadedPair:
         if self._target and self._target.plan != plans["target"]:
             self._target.close()
             self._target = self._format = None
+            self._records.clear()
         if not self._target:
             os.ftruncate(2, 0)  # the log of what is no longer loaded
             self._load_target(plans["target"], on_loading)

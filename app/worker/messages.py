@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from app.core.auto import Choice
 from app.core.stats import Stats
 from app.core.tokens import TokenEvent
 
@@ -51,7 +52,7 @@ class RoundDone:
     """Tokens whose text is settled, in the order accepted, rejected, discarded, the target's own.
 
     ``t``: seconds since the run started. ``plain_tokens_per_s``: the estimate of plain decoding's speed
-    on this machine, or None while there is none.
+    on this machine, or None while there is none. ``choice``: why auto drafted what it did.
     """
 
     round: int
@@ -59,6 +60,7 @@ class RoundDone:
     stats: Stats
     t: float
     plain_tokens_per_s: float | None
+    choice: Choice | None = None
 
 
 @dataclass(frozen=True, slots=True)

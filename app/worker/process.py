@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from app.backend.llama import CancelFlag
 from app.core.conversation import fit
 from app.core.errors import Cancelled, HeadstartError, UsageError
-from app.core.settings import LoadSettings, Request, Scoring
+from app.core.settings import LoadSettings, Mode, Request, Scoring
 from app.core.stats import Stats
 from app.engine.generate import Answer, Vocabulary
 from app.engine.score import top_two
@@ -92,15 +92,25 @@ def _generate(pair: LoadedPair, request: Request, send: Send) -> Finished:
         ids, left_out = fit(request.messages, pair.format.prompt_ids, context.n_ctx, request.max_tokens)
     vocabulary = Vocabulary(model.piece, model.is_end, pair.n_shared)
     draft = pair.draft.context if pair.draft else None
-    answer = Answer(context, draft, vocabulary, ids, request, time.perf_counter)
+    known = pair.known(request.sampling) if request.speculation.mode is Mode.AUTO else None
+    answer = Answer(context, draft, vocabulary, ids, request, time.perf_counter, known)
     opens_thinking = not request.raw and pair.format.opens_thinking(ids)
     send(Started(answer.prompt_ids, answer.cached_tokens, left_out, opens_thinking))
     for settled in answer.settled_rounds(lambda done, total: send(Prefilling(done, total))):
         if not settled.round.draft and not settled.round.n_again:
             pair.note_plain_pass(settled.round.verify_s)
         send(
-            RoundDone(settled.round.index, settled.tokens, settled.stats, settled.t, pair.plain_tokens_per_s)
+            RoundDone(
+                settled.round.index,
+                settled.tokens,
+                settled.stats,
+                settled.t,
+                pair.plain_tokens_per_s,
+                settled.choice,
+            )
         )
+    if known:
+        pair.keep_costs()
     return Finished(
         answer.prompt_ids,
         tuple(answer.output_ids),

@@ -11,12 +11,14 @@ import numpy as np
 
 from app.backend.chat import ChatFormat
 from app.backend.llama import CancelFlag, Context, Model, never_cancelled
+from app.core.auto import Record
 from app.core.conversation import fit
+from app.core.costs import Costs, PassCosts
 from app.core.sampling import penalise
 from app.core.settings import ChatMessage, Mode, Request, SamplingSettings, Scoring, SpeculationSettings
 from app.core.stats import Stats
 from app.core.tokens import Round, TokenEvent
-from app.engine.generate import Answer, Vocabulary
+from app.engine.generate import Answer, Known, Vocabulary
 from app.engine.score import top_two
 
 Conversation = Sequence[ChatMessage]
@@ -114,7 +116,9 @@ class Session:
             ids = list(prompt)  # type: ignore[arg-type]
         widths = [model.n_vocab for model in (self.model, self.draft_model) if model]
         vocabulary = Vocabulary(self.model.piece, is_end or self.model.is_end, min(widths))
-        answer = Answer(self.context, self.draft_context, vocabulary, ids, request, time.perf_counter)
+        # Costs at which auto drafts whatever it can.
+        known = Known(Costs(PassCosts({1: 1.0, 32: 2.0}), PassCosts({1: 0.1})), Record())
+        answer = Answer(self.context, self.draft_context, vocabulary, ids, request, time.perf_counter, known)
         settled = list(answer.settled_rounds(on_prefill))
         self.check_caches((*answer.prompt_ids, *answer.output_ids))
         return Outcome(

@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.core.auto import Record
+from app.core.costs import Costs, PassCosts
 from app.core.errors import Cancelled, HeadstartError, UsageError
 from app.core.settings import Mode, Request, SamplingSettings, SpeculationSettings
 from app.core.tokens import Round, TokenKind
-from app.engine.drafters import LookupDrafter, ModelDrafter, NoDrafter
-from app.engine.generate import Answer, Settled, Vocabulary
+from app.engine.drafters import AtLeast, LookupDrafter, ModelDrafter, NoDrafter
+from app.engine.generate import Answer, Known, Settled, Vocabulary
 from app.engine.protocols import Drafter
 from app.engine.rounds import rounds
 
@@ -96,7 +98,7 @@ def model_drafter(
     n_shared: int = N_VOCAB,
     is_end: Callable[[int], bool] = never,
 ) -> ModelDrafter:
-    return ModelDrafter(decoder, n_shared, sampling, p_min, np.random.default_rng(1), is_end)
+    return ModelDrafter(decoder, n_shared, sampling, AtLeast(p_min), np.random.default_rng(1), is_end)
 
 
 class Loop:
@@ -487,7 +489,8 @@ class Answering:
         )
         vocabulary = Vocabulary(self.piece, self.is_end, N_VOCAB)
         ticks = itertools.count()
-        return Answer(self.target, self.draft, vocabulary, prompt, request, lambda: float(next(ticks)))
+        known = Known(Costs(PassCosts({1: 1.0, 32: 2.0}), PassCosts({1: 0.1})), Record())
+        return Answer(self.target, self.draft, vocabulary, prompt, request, lambda: float(next(ticks)), known)
 
     def finish(self, answer: Answer) -> list[Settled]:
         self.progress = []

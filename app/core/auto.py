@@ -1,0 +1,367 @@
+"""Auto: what to draft in each round, and how much, so that the answer comes fastest.
+
+A draft is worth its cost while the chance that all of it so far is kept, times the value of a token, exceeds
+what the next token costs (optimal stopping). A token's value is the time it takes at the present speed. The
+costs come from app.core.costs; the chances are learned here, from every token that is tested and, for
+look-ups, from every token at all, since what would have been looked up is known without a pass.
+
+Nothing here sees a drawn token before it decides: the chances rest on what was drawn before and on the draft
+model's largest untransformed probability, so the output's distribution stays the target's.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from app.core.copying import EDIT, GUESS, NGRAM, PLACE, Proposal
+from app.core.costs import Costs
+from app.core.settings import MAX_DRAFT
+from app.core.tokens import Round, TokenKind
+
+# Share of its time that a look-up must bring more: the best of many estimates is too good to be true.
+_RISK = 0.08
+_TEXT_KEEP = 0.99  # the past's weight, a token, in how this text differs from others
+_TEXT_WEIGHT = 3.0  # failed look-ups that the other texts count for
+_CONFIDENCE_STEPS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
+# How often a draft model's largest probability lay in each class over the built-in workloads: a start.
+_CONFIDENCE_SHARES = (0.01, 0.03, 0.04, 0.05, 0.06, 0.06, 0.06, 0.06, 0.07, 0.06, 0.1, 0.4)
+_CONFIDENCE_WEIGHT = 16  # tokens that this start counts for
+_CONFIDENCE_KEEP = 1 - 1 / 64
+_THRESHOLDS = (0, 4, 6, 8, 10)  # classes below which a draft may be ended
+_MEMORY = 0.9  # the past's weight, a round, in what the draft model would save
+_HOPELESS = 0.02  # a chance that ends the search for a better length
+_KEPT_UP = 2  # ids that a draft model in use has still to read: the bonus token and the one before it
+_CAUTION = 0.5  # share of what the draft model promises to save that must pay for its reading
+# Tokens before a draft model that did not pay is looked at again; each pause is twice as long.
+_FIRST_PAUSE = 32
+# How often looked-up tokens were right over the built-in workloads, by origin and class of run: a start.
+_LOOKUP_PRIORS = {
+    NGRAM: (0.2, 0.3, 0.45, 0.5, 0.7, 0.7, 0.83, 0.9, 0.92, 0.94, 0.96),
+    PLACE: (0.2, 0.4, 0.7, 0.85, 0.9, 0.85, 0.9, 0.93, 0.96, 0.97, 0.97),
+    GUESS: (0.06,) * 11,
+    EDIT: (0.3, 0.4, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85),
+}
+
+
+class Chance:
+    """How often something turns out right: a prior of some weight, and what was seen, slowly forgotten."""
+
+    __slots__ = ("_keep", "_kept", "_prior", "_tried", "_weight")
+
+    def __init__(self, prior: float, weight: float, memory: float) -> None:
+        self._prior, self._weight, self._keep = prior, weight, 1 - 1 / memory
+        self._kept = self._tried = 0.0
+
+    def __call__(self) -> float:
+        """The chance now."""
+        return (self._prior * self._weight + self._kept) / (self._weight + self._tried)
+
+    def observe(self, right: float) -> None:
+        """Take in one case: 1 right, 0 wrong."""
+        self._kept = self._kept * self._keep + right
+        self._tried = self._tried * self._keep + 1
+
+    def fade(self) -> None:
+        """Trust the past half as much."""
+        self._kept /= 2
+        self._tried /= 2
+
+
+def _confidence_prior(step: int) -> float:
+    bounds = (0.0, *_CONFIDENCE_STEPS, 1.0)
+    return 0.05 + 0.93 * (bounds[step] + bounds[step + 1]) / 2
+
+
+class Confidence:
+    """How sure the draft model has been of late, and how often it is right at each degree of sureness."""
+
+    def __init__(self) -> None:
+        self._right = [Chance(_confidence_prior(i), 8, 80) for i in range(len(_CONFIDENCE_SHARES))]
+        self._seen = [share * _CONFIDENCE_WEIGHT for share in _CONFIDENCE_SHARES]
+
+    def chance(self, probability: float) -> float:
+        """The chance of a drafted token by the draft model's largest probability before it is drawn."""
+        return self._right[bisect_right(_CONFIDENCE_STEPS, probability)]()
+
+    def see(self, probability: float) -> None:
+        """Take in the largest probability of one place."""
+        for i in range(len(self._seen)):
+            self._seen[i] *= _CONFIDENCE_KEEP
+        self._seen[bisect_right(_CONFIDENCE_STEPS, probability)] += 1
+
+    def observe(self, probability: float, right: bool) -> None:
+        """A token that was drafted at that probability, and tested."""
+        self._right[bisect_right(_CONFIDENCE_STEPS, probability)].observe(right)
+
+    def fade(self) -> None:
+        """Go half the way back to where it started: the text may have changed."""
+        total = sum(self._seen)
+        self._seen = [
+            (seen / total + share) / 2 * _CONFIDENCE_WEIGHT
+            for seen, share in zip(self._seen, _CONFIDENCE_SHARES, strict=True)
+        ]
+
+    def thresholds(self) -> list[tuple[float, float]]:
+        """For some degrees of sureness: how often a place reaches it, and the chance of its token then."""
+        total = sum(self._seen)
+        found = []
+        seen = right = 0.0
+        for i in reversed(range(len(self._seen))):
+            seen += self._seen[i]
+            right += self._seen[i] * self._right[i]()
+            if i in _THRESHOLDS:
+                found.append((seen / total, right / seen))
+        return found
+
+
+@dataclass(slots=True)
+class Record:
+    """What was learned of acceptance with one pair of models and one way of sampling."""
+
+    lookup: list[Chance] = field(
+        default_factory=lambda: [
+            Chance(prior, 6, 60) for origin in sorted(_LOOKUP_PRIORS) for prior in _LOOKUP_PRIORS[origin]
+        ]
+    )
+    model: Confidence = field(default_factory=Confidence)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a round drafts, and why.
+
+    ``source``: ``none``, ``lookup``, ``model`` or ``both`` (a look-up that the model continues);
+    ``looked_up`` ids come first, and then the model's, as long as each pays. ``considered`` is what the
+    numbers are about: the source, or the best that was refused. It was expected to bring ``gain`` tokens
+    beyond the round's own for time in which plain decoding writes ``cost`` tokens.
+    """
+
+    source: str
+    considered: str
+    looked_up: int
+    gain: float
+    cost: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """A draft: ``gain`` tokens for ``seconds`` beyond a plain round; ``chance`` that all of it is kept."""
+
+    name: str
+    looked_up: int = 0
+    gain: float = 0.0
+    seconds: float = 0.0
+    chance: float = 1.0
+    worth: float = float("-inf")
+
+
+_NOTHING = _Option("none", worth=0.0)
+
+
+class Policy:
+    """Decides round by round within one answer of up to ``max_tokens``, and learns into ``record``."""
+
+    def __init__(self, costs: Costs, record: Record, max_tokens: int) -> None:
+        self._costs, self._record = costs, record
+        self._left = max_tokens
+        self._pause, self._idle = _FIRST_PAUSE, 0
+        self._n_past = self._n_max = self._n_unseen = 0
+        self._passes = costs.target.table()
+        self._step = 0.0  # seconds of the draft model's
+        self._value = self._value_without = self._passes[
+            1
+        ]  # seconds that a token is worth, with the draft model or not
+        self._ahead = (0.0, 0.0)  # how often the draft model will be sure enough, and right when it is
+        # What the draft model would have saved, as fading sums of seconds and of tokens.
+        self._saved = self._saved_over = 0.0
+        self._failed = self._failures = (
+            0.0  # look-ups that were wrong in this text, and that were to be expected
+        )
+        self._chance = 1.0  # that the draft so far is kept whole
+        self._n_looks = 0  # of the draft model in this round
+        self._drawn: list[float] = []  # its largest probability before each id that it drew
+
+    def reads_prompt(self, n_prompt: int, n_unseen: int) -> bool:
+        """Whether the draft model should read the prompt, ``n_unseen`` ids of it, before the first round."""
+        self._begin(Proposal(), n_prompt, n_unseen, MAX_DRAFT)
+        self._note_saving(self._by_model(_NOTHING), _NOTHING)
+        return self._pays_to_read(n_unseen)
+
+    def choose(self, proposal: Proposal, n_past: int, n_unseen: int | None, n_max: int) -> Choice:
+        """What to draft in this round: at most ``n_max`` ids behind ``n_past`` others.
+
+        ``n_unseen``: how many of these the draft model has still to read; None where there is no draft model.
+        """
+        self._begin(proposal, n_past, n_unseen, n_max)
+        looked_up = self._by_lookup(proposal)
+        options = [looked_up]
+        if n_unseen is not None and self._step:
+            # Reading what the draft model has missed is an investment in the rest of the answer.
+            with_model = [self._by_model(_NOTHING)]
+            if looked_up.worth > 0:
+                with_model.append(self._by_model(looked_up))
+            self._note_saving(max(with_model, key=_worth), looked_up)
+            if n_unseen <= _KEPT_UP or self._pays_to_read(n_unseen):
+                options += with_model
+        best = max(options, key=_worth)
+        pays = best.worth > (_RISK * looked_up.seconds if best.looked_up else 0)
+        self._chance = looked_up.chance if best.looked_up else 1.0
+        return Choice(
+            source=best.name if pays else "none",
+            considered=best.name,
+            looked_up=best.looked_up if pays else 0,
+            gain=best.gain,
+            cost=best.seconds / self._passes[1],
+        )
+
+    def looks(self, n_drafted: int) -> bool:
+        """Whether the draft model should compute what it would draw after ``n_drafted`` ids."""
+        return self._model_worth(n_drafted, self._chance)[0] > 0
+
+    def draws(self, n_drafted: int, probability: float) -> bool:
+        """Whether it should draw, now that its largest probability is known."""
+        self._n_looks += 1
+        self._record.model.see(probability)
+        kept = self._chance * self._record.model.chance(probability)
+        worth = kept * self._value - (self._passes[n_drafted + 2] - self._passes[n_drafted + 1])
+        if worth <= 0 and worth + self._model_worth(n_drafted + 1, kept)[0] <= 0:
+            return False
+        self._chance = kept
+        self._drawn.append(probability)
+        return True
+
+    def learn_lookup(self, evidence: int, right: bool) -> None:
+        """What would have been looked up for a token, and whether it was that token."""
+        chance = self._record.lookup[evidence]
+        self._failed = self._failed * _TEXT_KEEP + (not right)
+        self._failures = self._failures * _TEXT_KEEP + 1 - chance()
+        chance.observe(right)
+
+    def learn(self, round_: Round) -> None:
+        """What became of the draft, and what it took."""
+        n_looked_up = len(round_.draft) - len(self._drawn)
+        for place, probability in enumerate(self._drawn, n_looked_up):
+            if place < round_.n_accepted:
+                self._record.model.observe(probability, True)
+            elif place == round_.n_accepted and round_.next_kind is TokenKind.RECOVERED:
+                self._record.model.observe(probability, False)
+        n_passed = round_.n_again + len(round_.draft) + 1
+        self._costs.observe_target(n_passed, self._n_past - round_.n_again, round_.verify_s)
+        if self._n_looks and self._n_unseen <= _KEPT_UP and n_looked_up == 0:
+            steps = self._n_looks + self._n_unseen - 1
+            self._costs.observe_draft(1, self._n_past, round_.draft_s / steps)
+        self._left -= len(round_.output)
+        self._idle = 0 if self._n_looks else self._idle + len(round_.output)
+
+    def _lookup_chances(self, proposal: Proposal) -> Iterator[float]:
+        """The chance that 1, 2, … looked-up ids are kept."""
+        more_failures = (self._failed + _TEXT_WEIGHT) / (self._failures + _TEXT_WEIGHT)
+        kept = 1.0
+        for evidence in proposal.evidence[: self._n_max]:
+            kept *= max(0.0, 1 - more_failures * (1 - self._record.lookup[evidence]()))
+            yield kept
+            if kept < _HOPELESS:
+                return
+
+    def _begin(self, proposal: Proposal, n_past: int, n_unseen: int | None, n_max: int) -> None:
+        """Note where the round stands, and what a token is worth here."""
+        self._n_past, self._n_unseen, self._n_max = n_past, n_unseen or 0, n_max
+        self._n_looks, self._drawn = 0, []
+        self._passes = self._costs.target.table(n_past)
+        has_model = n_unseen is not None and self._costs.draft is not None
+        self._step = self._costs.draft(1, n_past) if has_model and self._costs.draft else 0.0
+        if self._idle >= self._pause:
+            self._record.model.fade()
+            self._pause, self._idle = 2 * self._pause, 0
+        # The least time a token can be had for by what is known now: rounds like this one, again and again.
+        self._value = self._passes[1]
+        tokens = 1.0
+        for length, chance in enumerate(self._lookup_chances(proposal), 1):
+            tokens += chance
+            self._value = min(self._value, self._passes[length + 1] / tokens)
+        self._value_without = self._value
+        if self._step:
+            self._value = min(self._value, self._look_ahead())
+
+    def _look_ahead(self) -> float:
+        """Choose how sure the draft model must be for the best speed, and return that: seconds a token."""
+        best = float("inf")
+        for sure, right in self._record.model.thresholds():
+            tokens, seconds, reached, kept = 1.0, self._passes[1], 1.0, 1.0
+            for length in range(1, self._n_max + 1):
+                seconds += reached * self._step
+                reached *= sure
+                kept *= right
+                tokens += reached * kept
+                seconds += reached * (self._passes[length + 1] - self._passes[length])
+                if seconds / tokens < best:
+                    best, self._ahead = seconds / tokens, (sure, right)
+                if reached * kept < _HOPELESS:
+                    break
+        return best
+
+    def _by_lookup(self, proposal: Proposal) -> _Option:
+        """The best length of a looked-up draft."""
+        best = _Option("lookup")
+        gain = 0.0
+        for length, chance in enumerate(self._lookup_chances(proposal), 1):
+            gain += chance
+            seconds = self._passes[length + 1] - self._passes[1]
+            if (worth := gain * self._value - seconds) > best.worth:
+                best = _Option("lookup", length, gain, seconds, chance, worth)
+        return best
+
+    def _by_model(self, behind: _Option) -> _Option:
+        """What the draft model may add to a look-up, or to nothing."""
+        worth, gain, seconds = self._model_worth(behind.looked_up, behind.chance)
+        if behind.looked_up and self._costs.draft is not None:
+            reading = self._costs.draft(behind.looked_up, self._n_past)
+            worth, seconds = worth - reading, seconds + reading
+        return _Option(
+            "both" if behind.looked_up else "model",
+            behind.looked_up,
+            behind.gain + gain,
+            behind.seconds + seconds,
+            behind.chance,
+            behind.worth + worth,
+        )
+
+    def _model_worth(self, n_drafted: int, chance: float) -> tuple[float, float, float]:
+        """What drafting on with the model is expected to be worth, in seconds, behind ``n_drafted`` ids that
+        are kept with ``chance``; with the tokens it gains and the seconds it takes, at the best length."""
+        sure, right = self._ahead
+        best = (float("-inf"), 0.0, 0.0)
+        gain = seconds = 0.0
+        reached = 1.0
+        for length in range(n_drafted + 1, self._n_max + 1):
+            seconds += reached * self._step
+            reached *= sure
+            chance *= right
+            gain += reached * chance
+            seconds += reached * (self._passes[length + 1] - self._passes[length])
+            if (worth := gain * self._value - seconds) > best[0]:
+                best = (worth, gain, seconds)
+            if reached * chance < _HOPELESS:
+                break
+        return best
+
+    def _note_saving(self, with_model: _Option, without: _Option) -> None:
+        """Follow what the draft model would have saved, at the worth of a token without it."""
+        saving, otherwise = (
+            option.gain * self._value_without - option.seconds for option in (with_model, without)
+        )
+        self._saved = self._saved * _MEMORY + max(0.0, saving - max(0.0, otherwise))
+        self._saved_over = self._saved_over * _MEMORY + 1 + with_model.gain
+
+    def _pays_to_read(self, n_unseen: int) -> bool:
+        """Whether the draft model will save, over the rest of the answer, what its reading costs now."""
+        if self._costs.draft is None or not self._saved_over:
+            return False
+        saving = self._saved / self._saved_over * self._left
+        return saving * _CAUTION > self._costs.draft(n_unseen - 1, self._n_past)
+
+
+def _worth(option: _Option) -> float:
+    return option.worth

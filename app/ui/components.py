@@ -55,4 +55,6 @@ def answering(name: str, acts: Mapping[str, Callable[..., Any]]) -> Callable[[di
 def sentence(error: HeadstartError) -> str:
     """The error as a sentence of its own."""
     words = str(error)
-    return words[:1].upper() + words[1:] + "."
+    if "." not in words.partition(" ")[0]:  # else it begins with a file's name or an address
+        words = words[:1].upper() + words[1:]
+    return f"{words}."

@@ -11,6 +11,7 @@ from app.ui.models_library import Library
 
 if TYPE_CHECKING:
     from app.library.downloads import DownloadState
+    from app.library.presets import Preset
 
 UNDER_WAY = ("waiting", "running")
 
@@ -41,7 +42,7 @@ class Find:
                 {
                     "wanted": preset.name,
                     "file": preset.title,
-                    "summary": preset.summary,
+                    "summary": preset.summary if preset.is_tried else _origins(preset),
                     "size": size(preset.size),
                     "fit": self._library.fit(preset.size),
                     "tried": preset.is_tried,
@@ -140,6 +141,10 @@ def entry(state: DownloadState) -> dict[str, Any]:
         "error": state.error or "",
         "path": str(state.path) if state.path and state.state == "done" else "",
     }
+
+
+def _origins(preset: Preset) -> str:
+    return " + ".join(model.hub.repository for model in preset.models)
 
 
 def _short(number: int) -> str:

@@ -19,7 +19,8 @@ async function drawPresets() {
     line.append(words, fetcher(preset));
     return line;
   };
-  const untried = presets.filter(({tried}) => !tried);
+  const ranks = Object.keys(FITS);
+  const untried = presets.filter(({tried}) => !tried).sort((one, other) => ranks.indexOf(one.fit) - ranks.indexOf(other.fit));
   $(".hs-m-presets").hidden = !presets.length;
   $(".hs-m-presets > ul").replaceChildren(...presets.filter(({tried}) => tried).map(draw));
   $(".hs-m-untried").hidden = !untried.length;

@@ -19,6 +19,7 @@ async function call(act, fields = {}) {
 function showProblem(words) {
   $(".hs-m-problem").hidden = !words;
   $(".hs-m-problem p").textContent = words;
+  if (words) $(".hs-m-problem").scrollIntoView({block: "nearest"});
 }
 $(".hs-m-problem button").addEventListener("click", () => showProblem(""));
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,24 +51,21 @@ class Bench:
     cancelled: Callable[[], bool]
     texts: list[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
     _prompts: list[Prompt] = field(default_factory=list)
-    _prompt_s: list[float] = field(default_factory=list)  # what each answer's beginning took
-    _token_s: list[float] = field(default_factory=list)
 
     def record(self, until: Callable[[], bool]) -> None:
         """Let the target answer the workload's prompts, until ``until``; its ids become ``texts``."""
         prompts = workload(MIXED)
+        # This step visits each of the eight, so that the first few are unlike each other.
+        prompts = tuple(prompts[place * 3 % len(prompts)] for place in range(len(prompts)))
         for done, prompt in enumerate(prompts):
             if done >= _FEWEST_PROMPTS and until():
                 break
             self.on_progress(f"recording the target's answers: {prompt.category}", done, len(prompts))
             last = self._answer(Request((ChatMessage("user", prompt.prompt),), max_tokens=_RECORDED_TOKENS))
-            if last.output_ids:
+            if len(last.output_ids) > 1:
                 self.texts.append((last.prompt_ids, last.output_ids))
                 self._prompts.append(prompt)
-                self._prompt_s.append(last.stats.time_to_first_token_s or 0)
-            if last.stats.tokens_per_s:
-                self._token_s.append(1 / last.stats.tokens_per_s)
-        if not self._token_s:
+        if len(self._prompts) < _FEWEST_PROMPTS:
             raise HeadstartError(
                 f"{self.target.name} ends its answers at once, so nothing can be measured",
                 "choose a target that writes text",
@@ -79,35 +76,33 @@ class Bench:
         return sorted(self.texts, key=lambda text: len(text[0]))[: max(len(self.texts) // 2, 1)]
 
     def measure(self, draft: Path | None, words: str, seconds: float) -> Measured | str:
-        """The draft beside plain decoding, on as many prompts as ``seconds`` allow; or why it failed.
+        """The draft beside plain decoding, for about ``seconds``; or why it failed.
 
-        Without a draft Auto has its look-ups alone.
+        Without a draft Auto has its look-ups alone. That comes first: the prompts it gets through are those
+        of all that follow, so that they can be compared.
         """
         plain = Column(PLAIN, LoadSettings(self.target), _request(Mode.PLAIN))
         load = LoadSettings(self.target, draft)
-        auto = Column(AUTO, load, _request(getattr(Mode, "AUTO", Mode.DRAFT if draft else Mode.LOOKUP)))
+        auto = Column(AUTO, load, _request(Mode.AUTO))
         columns = [plain, Column(DRAFT, load, _request(Mode.DRAFT)), auto] if draft else [plain, auto]
         machine = {"models": [{"path": str(self.target), "quantization": self.quantization}]}
-        comparison = runner.new(columns, self._affordable(len(columns), seconds), 1, machine)
+        comparison = runner.new(columns, self._prompts, 1, machine)
         work = runner.Runner(self.client, comparison, save=lambda comparison: None)
+        until = time.monotonic() + seconds
+        done = 0
         with contextlib.closing(work.events()) as events:
             for event in events:
-                if self.cancelled():
+                done = len(comparison.runs) // len(columns)
+                is_enough = done >= _FEWEST_PROMPTS and time.monotonic() > until
+                if is_enough or self.cancelled():
                     work.cancel()
                 if not isinstance(event, runner.Ended):
                     self.on_progress(f"measuring {words}", len(comparison.runs), len(comparison.slots()))
-                elif event.cancelled:
-                    raise Cancelled
+        if self.cancelled():
+            raise Cancelled
+        if draft is None:
+            self._prompts = self._prompts[:done]
         return _measured(comparison)
-
-    def _affordable(self, columns: int, seconds: float) -> Sequence[Prompt]:
-        each = columns * (
-            statistics.fmean(self._prompt_s) + _MEASURED_TOKENS * statistics.fmean(self._token_s)
-        )
-        count = max(_FEWEST_PROMPTS, int(seconds / each))
-        # A few are taken from all along the list, so that the kinds stay mixed.
-        step = max(1, len(self._prompts) // count)
-        return self._prompts[::step][:count]
 
     def _answer(self, request: Request) -> Finished:
         run = self.client.submit(LoadSettings(self.target), request)

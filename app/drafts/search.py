@@ -34,7 +34,8 @@ _WORTH_MAKING = 0.9  # of the target's cost
 _WORTH_MEASURING = 0.85  # expected, of the best measured; expectations are rough
 _WORTH_A_DRAFT = 1.03  # over Auto without one
 _FIRST_GUESS = 0.15  # what a further token adds to a pass of the target, before anything is measured
-_RECORDING, _MAKING, _LAYERS = 0.15, 0.5, 0.75  # when these end, as shares of the time
+_RECORDING, _MAKING, _LAYERS = 0.1, 0.5, 0.75  # when these end, as shares of the time
+_LOOKUPS, _MEASURING = 0.08, 0.15  # how long a candidate may take
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,7 @@ class _Search:
     def _measure_lookups(self) -> Spread:
         """Auto without a draft: what a draft must beat."""
         self._trials.append(Trial(LOOKUPS))
-        measured = self._bench.measure(None, LOOKUPS, self._seconds / 12)
+        measured = self._bench.measure(None, LOOKUPS, self._seconds * _LOOKUPS)
         if isinstance(measured, str):
             raise HeadstartError(f"{self._target.name} can't be measured: {measured}")
         self._note(0, measured=measured)
@@ -218,7 +219,7 @@ class _Search:
                 self._note(one.trial, note=f"not measured: about {self._expected_of(one):.2f}x is expected")
             return False
         words = copy_words(candidate.making.copy)
-        measured = self._bench.measure(candidate.file, words, self._seconds / 5)
+        measured = self._bench.measure(candidate.file, words, self._seconds * _MEASURING)
         if isinstance(measured, str):
             self._note(candidate.trial, note=f"failed: {measured}")
             return True

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from app.compare import runner
 from app.compare.record import Column, Comparison, Prompt, Row
-from app.compare.summary import Spread, outcome, rows_of, summarise
+from app.compare.summary import Spread, outcome, rows_of
 from app.compare.workloads import MIXED, workload
 from app.core.errors import Cancelled, HeadstartError
 from app.core.settings import ChatMessage, LoadSettings, Mode, Request, SpeculationSettings
@@ -22,22 +23,37 @@ OnProgress = Callable[[str, int, int], None]
 _RECORDED_TOKENS = 48
 _MEASURED_TOKENS = 64
 _DRAFT_LENGTH = 4  # of the runs that tell acceptance and what a token costs
-_FEWEST_PROMPTS = 2
+_FEWEST_PROMPTS = 3
 _POLL_S = 0.3
 PLAIN, DRAFT, AUTO = "plain", "draft", "auto"
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a draft brought. ``step_cost`` and ``verify_cost``: a drafted token, and a further token in a pass
-    of the target, over a plain one. ``speedup`` is Auto's over plain; ``outcome`` as in compare.summary.
+    """What a draft brought: Auto's speed over plain decoding's, prompt by prompt.
+
+    ``step_cost`` and ``verify_cost``: a drafted token, and a further token in a pass of the target, over a
+    plain one.
     """
 
-    speedup: Spread
-    outcome: str
+    speedups: tuple[float, ...]
     acceptance: float | None = None
     step_cost: float | None = None
     verify_cost: float | None = None
+
+    @property
+    def speedup(self) -> Spread:
+        """The median and the ends."""
+        return Spread(statistics.median(self.speedups), min(self.speedups), max(self.speedups))
+
+    @property
+    def outcome(self) -> str:
+        """As in compare.summary."""
+        return outcome(self.speedups)
+
+    def with_more(self, again: Measured) -> Measured:
+        """Both measurements of one draft."""
+        return replace(self, speedups=self.speedups + again.speedups)
 
 
 @dataclass(slots=True)
@@ -131,29 +147,21 @@ def _measured(comparison: Comparison) -> Measured | str:
             return row.error
         if row.audit and row.audit.verdict == "different":
             return "its output differs from plain decoding's: a fault, please report it"
-    by_column = {part.column: part for part in summarise(comparison) if part.category is None}
-    found = by_column[AUTO].speedup
-    if not found:
+    speedups = tuple(value for (column, *_), value in comparison.speedups().items() if column == AUTO)
+    if not speedups:
         return "its answers are too short to measure"
-    values = [value for (column, *_), value in comparison.speedups().items() if column == AUTO]
-    measured = Measured(found, outcome(values))
     drafted = rows_of(comparison, DRAFT)
     if not drafted:
-        return measured
+        return Measured(speedups)
     plain = rows_of(comparison, PLAIN)
     token_s = _total(plain, "decode_s") / _total(plain, "output_tokens")
-    passes = _total(drafted, "target_passes")
-    step, verify = (
-        _total(drafted, "draft_s") / max(_total(drafted, "drafted"), 1),
-        _total(drafted, "verify_s") / passes,
-    )
-    further = max(_total(drafted, "drafted") / passes, 1)
+    passes, proposed = _total(drafted, "target_passes"), max(_total(drafted, "drafted"), 1)
+    verify = _total(drafted, "verify_s") / passes / token_s
     return Measured(
-        found,
-        outcome(values),
-        by_column[DRAFT].acceptance_rate,
-        step / token_s,
-        max(verify / token_s - 1, 0) / further,
+        speedups,
+        acceptance=_total(drafted, "accepted") / proposed,
+        step_cost=_total(drafted, "draft_s") / proposed / token_s,
+        verify_cost=max(verify - 1, 0) / max(proposed / passes, 1),
     )
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from app.core.copies import FILE_TYPES
 from app.core.errors import UsageError
 from app.core.text import harmless
-from app.drafts import table
 from app.library import catalogue, making
 from app.library.fetch import size_text
 from app.library.status_line import StatusLine
@@ -84,7 +83,7 @@ def _make(wanted: making.Making) -> int:
 
 
 def _search(target: Path, args: argparse.Namespace) -> int:
-    from app.drafts import search  # the comparison needs seconds to import
+    from app.drafts import search, trials  # the comparison needs seconds to import
 
     if args.type or args.skip_layers:
         raise UsageError("a search chooses type and layers itself; leave out --type and --skip-layers")
@@ -93,7 +92,7 @@ def _search(target: Path, args: argparse.Namespace) -> int:
         raise UsageError(f"minutes {minutes:g} must lie above 0 and within a day")
     line = StatusLine()
 
-    def follow(news: search.News) -> None:
+    def follow(news: trials.News) -> None:
         line.show(news.step, news.done / news.total, "")
 
     try:
@@ -104,7 +103,7 @@ def _search(target: Path, args: argparse.Namespace) -> int:
         return INTERRUPTED
     finally:
         line.end()
-    print(harmless(table.as_text(result.trials)))
+    print(harmless(trials.as_text(result.trials)))
     print(harmless(f"{result.verdict}."))
     if result.kept:
         print(result.kept)

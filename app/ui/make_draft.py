@@ -43,7 +43,7 @@ class MakeDraftTab:
 
     def _begin(self, target: str) -> dict[str, Any]:
         from app.drafts.search import USUAL_MINUTES
-        from app.drafts.table import HEADING
+        from app.drafts.trials import HEADING
 
         targets = target_options(self._shelf)
         return {

@@ -12,7 +12,7 @@ from app.core.errors import Cancelled, HeadstartError
 from app.worker.client import WorkerClient
 
 if TYPE_CHECKING:
-    from app.drafts.search import News, Result
+    from app.drafts.trials import News, Result
     from app.library.making import Making
 
 OnProgress = Callable[[str, int, int], None]
@@ -97,15 +97,15 @@ class MakingDrafts:
 
     def search(self, target: Path, minutes: float) -> None:
         """Begin to search. Raises HeadstartError where a draft is being made."""
-        from app.drafts import table
+        from app.drafts import trials
 
         def work(live: _Live) -> None:
             def take(news: News) -> None:
                 live.take(news.step, news.done, news.total)
-                live.rows = [list(row) for row in table.rows(news.trials)]
+                live.rows = [list(row) for row in trials.rows(news.trials)]
 
             result = self._workshop.search(target, minutes, take, lambda: live.is_stopping)
-            live.rows = [list(row) for row in table.rows(result.trials)]
+            live.rows = [list(row) for row in trials.rows(result.trials)]
             live.kept = str(result.kept or "")
             live.verdict = result.verdict
 

@@ -12,11 +12,11 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from app.backend.files import read_facts
-from app.compare.summary import Spread
 from app.core.copies import CopyPlan, ModelCopy
 from app.core.errors import Cancelled, HeadstartError, UsageError
 from app.drafts.bench import Measured
-from app.drafts.search import LOOKUPS, News, Result, Trial
+from app.drafts.search import LOOKUPS
+from app.drafts.trials import News, Result, Trial
 from app.library import making
 from app.library.catalogue import ModelFile
 from app.library.making import Making
@@ -28,9 +28,9 @@ from tests.ui.test_compare_tab import OVERFLOW
 from tests.ui.test_looks import COLOURS, contrast, rgb
 from tests.ui.test_page import NASTY
 
-FASTER = Measured(Spread(1.31, 1.1, 1.52), "faster", 0.913, 0.38, 0.2)
+FASTER = Measured((1.1, 1.31, 1.52), 0.913, 0.38, 0.2)
 TRIALS = (
-    Trial(LOOKUPS, measured=Measured(Spread(1.02, 0.9, 1.2), "same")),
+    Trial(LOOKUPS, measured=Measured((0.9, 1.02, 1.2))),
     Trial("Q4_K_M", 986_000_000, 0.32, 0.9475, FASTER, "kept"),
     Trial("Q2_K", 676_000_000, 0.21, 0.71, note="not measured: about 0.98x is expected"),
 )

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from app.compare.summary import Spread
 from app.core.copies import CopyPlan, ModelCopy
 from app.core.errors import Cancelled, HeadstartError
 from app.core.models import ModelFacts
-from app.drafts import layers, search, table
+from app.drafts import layers, search
 from app.drafts.bench import Measured
 from app.drafts.expect import expected_speedup
-from app.drafts.search import LOOKUPS, News, Trial
+from app.drafts.search import LOOKUPS
+from app.drafts.trials import News, Trial, as_text, rows
 from app.library import making
 from app.library.making import Making
 from app.worker import tasks
@@ -133,12 +133,11 @@ def run_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunSearch:
                 if draft is None:
                     return measured(world.alone)
                 assert draft.exists()
-                speed = world.speeds[words]
+                speed = world.speeds.get(words, world.speeds[words.removesuffix(" again")])
                 return speed if isinstance(speed, str) else measured(speed)
 
         def measured(speed: float) -> Measured:
-            kind = "faster" if speed > 1.05 else "slower" if speed < 0.95 else "same"
-            return Measured(Spread(speed, speed, speed), kind, 0.9, None, None)
+            return Measured((speed,) * 6, 0.9)
 
         def plan_copy(source: Path, copy: ModelCopy) -> CopyPlan:
             words = making.copy_words(copy)
@@ -217,6 +216,16 @@ def test_nothing_pays_is_an_answer(run_search: RunSearch, tmp_path: Path) -> Non
     assert files(tmp_path) == ["target.gguf"]
 
 
+def test_a_wonder_that_a_second_measurement_does_not_confirm(run_search: RunSearch) -> None:
+    world = World(FULL, AGREE, SPEEDS | {"Q4_0": 3.0, "Q4_0 again": 0.7, "Q2_K": 1.5, "Q2_K again": 0.5})
+    result = run_search(world)
+    assert world.measured[-3:] == ["Q4_0 again", "Q2_K again", "Q4_K_M again"]
+    assert by_words(result)["Q4_K_M"].note == "kept"
+    assert by_words(result)["Q4_0"].measured == Measured((3.0,) * 6 + (0.7,) * 6, 0.9)
+    nothing = run_search(World(FULL, AGREE, dict.fromkeys(FULL, 0.9) | {"Q4_0": 3.0, "Q4_0 again": 0.7}))
+    assert nothing.kept is None
+
+
 def test_a_draft_must_beat_the_lookups_that_auto_has_without_it(run_search: RunSearch) -> None:
     result = run_search(World(FULL, AGREE, dict.fromkeys(FULL, 1.4), alone=1.39))
     assert result.kept is None
@@ -263,7 +272,7 @@ def test_a_cut_is_made_only_where_more_is_expected_of_it(run_search: RunSearch) 
 def test_when_the_time_is_up(run_search: RunSearch) -> None:
     hurried = World(FULL, AGREE, SPEEDS, seconds_a_step=25_000)
     result = run_search(hurried)
-    assert hurried.measured == [LOOKUPS, "Q4_K_M"]  # one is always measured
+    assert hurried.measured == [LOOKUPS, "Q4_K_M", "Q4_K_M again"]  # one is always measured
     assert by_words(result)["Q2_K"].note == "not made: the time was up"
     assert result.kept is not None
 
@@ -302,11 +311,11 @@ def test_a_name_is_checked_before_and_a_taken_one_is_left(run_search: RunSearch,
 
 
 def test_the_table() -> None:
-    measured = Measured(Spread(1.2, 1.1, 1.3), "faster", 0.9, 0.4, 0.2)
+    measured = Measured((1.1, 1.2, 1.3), 0.9, 0.4, 0.2)
     trials = [Trial(LOOKUPS), Trial("Q4_K_M", 986_000_000, 0.32, 0.95, measured, "kept")]
-    assert table.rows(trials)[1] == (
+    assert rows(trials)[1] == (
         "Q4_K_M", "986 MB", "0.32", "95%", "0.40", "90%", "1.20 (1.10 to 1.30)", "faster; kept",
     )  # fmt: skip
-    lines = table.as_text(trials).splitlines()
+    lines = as_text(trials).splitlines()
     assert len(lines) == 3
     assert lines[1].split() == ["look-ups,", "no", "draft", *["–"] * 6]

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from app.__main__ import main
-from app.compare.summary import Spread
 from app.core.copies import CopyPlan, ModelCopy
 from app.core.errors import HeadstartError
 from app.core.models import ModelFacts
 from app.drafts import search
 from app.drafts.bench import Measured
-from app.drafts.search import News, Result, Trial
+from app.drafts.trials import News, Result, Trial
 from app.library import catalogue, making
 from app.worker import tasks
 
@@ -166,7 +165,7 @@ class TestSearch:
     def test_prints_its_table_and_its_verdict(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        measured = Measured(Spread(1.2, 1.1, 1.3), "faster", 0.9, 0.4, 0.2)
+        measured = Measured((1.1, 1.2, 1.3), 0.9, 0.4, 0.2)
         trials = (Trial("Q4_K_M", 986_000_000, 0.32, 0.95, measured, "kept"),)
         asked = self.searching(folder, monkeypatch, Result(trials, folder / "d.gguf", "Q4_K_M pays best"))
         assert main(["models", "make-draft", "tiny.Q8_0", "--search", "--minutes", "2.5", "--name", "d"]) == 0

@@ -1,14 +1,13 @@
-"""What a search tried, as a table."""
+"""What a search tried and found, and its table."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from pathlib import Path
 
+from app.drafts.bench import Measured
 from app.library.fetch import size_text
-
-if TYPE_CHECKING:
-    from app.drafts.search import Trial
 
 NOTHING = "–"
 HEADING = ("draft", "size", "cost", "agrees", "cost, measured", "accepted", "Auto, x plain", "")
@@ -18,6 +17,40 @@ _OUTCOMES = {
     "same": "no difference beyond noise",
     "uneven": "too uneven to say",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A way to draft and what it brought; None where a figure is unknown.
+
+    ``cost``: a drafted token over a plain one, as expected. ``agreement``: with the recorded text.
+    """
+
+    words: str
+    size_bytes: int | None = None
+    cost: float | None = None
+    agreement: float | None = None
+    measured: Measured | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What goes on, how far that is, and the trials so far."""
+
+    step: str
+    done: int
+    total: int
+    trials: tuple[Trial, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The trials, the file that was kept, if any, and what they say."""
+
+    trials: tuple[Trial, ...]
+    kept: Path | None
+    verdict: str
 
 
 def rows(trials: Sequence[Trial]) -> list[tuple[str, ...]]:

@@ -1,8 +1,8 @@
 """``--column NAME=MODE[:key=value,…]``, ``--modes`` and ``--sweep``: from words to columns.
 
 A column's keys are the flags of ``generate`` with underscores; what a column does not say is as the flags of
-the command itself say. A sweep makes of each column that is not plain one for each value. Speed-ups are
-over plain, so ``with_plain`` adds it.
+the command itself say. A sweep makes of each column that the setting matters to one for each value. Speed-ups
+are over plain, so ``with_plain`` adds it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from pathlib import Path
 from app import generate
 from app.compare.record import Column
 from app.core.errors import HeadstartError, UsageError
-from app.core.settings import LoadSettings, Mode
+from app.core.settings import LoadSettings, Mode, SpeculationSettings
 
 MAX_COLUMNS = 6
 MAX_SWEPT_COLUMNS = 24
+AUTO_SETS = {field.name for field in dataclasses.fields(SpeculationSettings)}
 _FORM = re.compile(r"(?P<name>[^=]+)=(?P<mode>[^:]*)(?::(?P<settings>.*))?", re.DOTALL)
 _NEXT_SETTING = re.compile(r",(?=\s*\w+=)")  # a value, such as a path, may have commas of its own
 
@@ -95,6 +96,11 @@ def with_plain(columns: Sequence[Column]) -> tuple[Column, ...]:
     return Column(name, dataclasses.replace(like.load, draft=None), request), *columns
 
 
+def is_swept(mode: Mode, key: str) -> bool:
+    """Whether a setting matters to columns of this mode: plain has none, and Auto sets its drafts itself."""
+    return mode is not Mode.PLAIN and not (mode is Mode.AUTO and key in AUTO_SETS)
+
+
 def _from_modes(modes: str | None) -> Iterator[_Spec]:
     for name in filter(None, map(str.strip, (modes or "").split(","))):
         yield _Spec(name, _mode(name, name), ())
@@ -132,7 +138,7 @@ def _swept(specs: Sequence[_Spec], sweep: str) -> Iterator[_Spec]:
     values = list(dict.fromkeys(filter(None, map(str.strip, listed.split(",")))))
     if not key or not values:
         raise UsageError(f"the sweep '{sweep}' is not of the form key=value,value,…, as in n_draft=1,2,4,8")
-    bases = [spec for spec in specs if spec.mode is not Mode.PLAIN]
+    bases = [spec for spec in specs if is_swept(spec.mode, key)]
     if not bases:
         raise UsageError("a sweep needs a column to vary; add one with mode draft or lookup")
     if len(bases) * len(values) > MAX_SWEPT_COLUMNS:
@@ -140,7 +146,7 @@ def _swept(specs: Sequence[_Spec], sweep: str) -> Iterator[_Spec]:
             f"the sweep makes {len(bases) * len(values)} columns; at most {MAX_SWEPT_COLUMNS} can be swept"
         )
     for spec in specs:
-        if spec.mode is Mode.PLAIN:
+        if spec not in bases:
             yield spec
             continue
         others = tuple(pair for pair in spec.settings if pair[0] != key)
@@ -168,7 +174,7 @@ def _load(own: argparse.Namespace) -> LoadSettings:
         raise
     except HeadstartError:
         draft = Path(own.draft or "").expanduser().absolute()
-        if own.mode != Mode.DRAFT.value or not draft.is_file():
+        if own.mode not in (Mode.DRAFT.value, Mode.AUTO.value) or not draft.is_file():
             raise
         own.draft = own.target
         # A file that is there and broken costs its own column alone: each of its runs will say why.

@@ -4,8 +4,8 @@ Every run begins with empty caches. Columns take turns at each prompt (Compariso
 run, and its first after any model was loaded, follows a short discarded one. Sampled repeats draw from seeds
 that follow each other, the same ones in every column. A column without a draft keeps
 whichever draft is loaded, idle, because loading it again for the next column would cost more than the memory
-it frees; columns with different drafts do load theirs at each turn. A run during which a model had to be
-loaded is made again.
+it frees; columns with different drafts do load theirs at each turn, and one with Auto alone, which would use
+the draft, drops it. A run during which a model had to be loaded is made again.
 """
 
 from __future__ import annotations
@@ -20,10 +20,20 @@ from typing import Any, TypeVar
 
 from app.compare import audit, history
 from app.compare.record import Audit, Column, Comparison, Prompt, Replay, Row, Slot
-from app.core.settings import ChatMessage, LoadSettings, Request, Scoring
+from app.core.settings import ChatMessage, LoadSettings, Mode, Request, Scoring
 from app.core.tokens import TokenEvent
 from app.worker.client import Run, WorkerClient
-from app.worker.messages import Failed, Finished, Last, Loading, RoundDone, Scored, Started, Waiting
+from app.worker.messages import (
+    Failed,
+    Finished,
+    Last,
+    Loading,
+    Measuring,
+    RoundDone,
+    Scored,
+    Started,
+    Waiting,
+)
 
 _POLL_S = 0.3
 _TRIES = 3
@@ -122,7 +132,7 @@ def remaining_s(done: Sequence[tuple[str, float]], left: Sequence[str]) -> float
 
 def load_for(column: Column, held: LoadSettings | None) -> LoadSettings:
     """What to load for a column while ``held`` is loaded."""
-    if column.load.draft or held is None:
+    if column.load.draft or held is None or column.mode is Mode.AUTO:
         return column.load
     return dataclasses.replace(column.load, **{name: getattr(held, name) for name in _DRAFT_FIELDS})
 
@@ -255,6 +265,8 @@ class Runner:
                 if isinstance(message, Loading):
                     outcome.loaded = True
                     what = f"loading {message.name} {message.fraction:.0%}"
+                elif isinstance(message, Measuring):
+                    what = f"measuring {message.name}, once"
                 elif isinstance(message, Waiting):
                     what = "waiting for another answer"
                 elif isinstance(message, Started):

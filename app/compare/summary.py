@@ -5,7 +5,6 @@ Every function here is pure: the same runs give the same figures, and so does th
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 
 from app.compare.record import Column, Comparison, Row
 from app.compare.workloads import KINDS
+from app.core.models import size_in_name
 from app.core.settings import Mode
 from app.core.stats import Stats
 
@@ -21,7 +21,6 @@ from app.core.stats import Stats
 _NOISE, _NOISE_OF_FEW, _FEW = 0.05, 0.1, 6
 # How many of the pairs must lie on the median's side of 1 before a difference is called one.
 _AGREEING = 0.75
-_SIZE_IN_NAME = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?[bm])(?![a-z0-9])", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +99,14 @@ def acceptance_by_position(rows: Iterable[Row]) -> list[float]:
 
 
 def label(column: Column, comparison: Comparison) -> str:
-    """A column in words, such as "Draft 0.5B, K=4"."""
+    """A column in words, such as "Draft 0.5B, K=4" or "Auto, 0.5B"."""
     speculation, sampling = column.request.speculation, column.request.sampling
     parts = [speculation.mode.value.capitalize()]
     if speculation.mode is Mode.DRAFT and column.load.draft:
         parts[0] += f" {_size(column.load.draft, comparison)}"
-    if speculation.mode is not Mode.PLAIN:
+    if speculation.mode is Mode.AUTO and column.load.draft:
+        parts.append(_size(column.load.draft, comparison))
+    if speculation.mode in (Mode.DRAFT, Mode.LOOKUP):
         parts.append(f"K={speculation.n_draft}")
     if speculation.mode is Mode.DRAFT and speculation.p_min:
         parts.append(f"p_min={speculation.p_min:g}")
@@ -217,8 +218,8 @@ def _size(model: Path, comparison: Comparison) -> str:
 
     The name's own figure goes first: a file that stores shared weights twice counts them twice.
     """
-    if named := _SIZE_IN_NAME.search(model.stem):
-        return named[1].upper()
+    if named := size_in_name(model.stem):
+        return named
     known = {facts["path"]: facts["parameters"] for facts in comparison.machine["models"]}
     count = known.get(str(model))
     if not count:

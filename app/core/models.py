@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 # Models that can be target and draft, told apart by their memory.
@@ -15,6 +16,7 @@ WHY_UNUSABLE = {
     "projector": "it is the image projector of another model",
     "vocabulary": "it has a vocabulary and no weights",
 }
+_SIZE_IN_NAME = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?[bm])(?![a-z0-9])", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +68,9 @@ class LlamaFacts:
     version: str
     features: str
     devices: tuple[Device, ...]
+
+
+def size_in_name(name: str) -> str | None:
+    """How many parameters a model has by its name, such as 0.5B or 135M."""
+    found = _SIZE_IN_NAME.search(name)
+    return found[1].upper() if found else None

@@ -7,6 +7,7 @@ import statistics
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -23,10 +24,12 @@ from app.core.settings import LoadSettings, SamplingSettings
 from app.core.split import parts
 from app.core.vocabulary import compare
 from app.engine.generate import Known
+from app.worker.kept_costs import keep, name_of
 from app.worker.machine import usable_cores
-from app.worker.measured import keep, name_of, pass_costs
+from app.worker.measured import pass_costs
 
 OnLoading = Callable[[str, str, float], None]
+OnMeasuring = Callable[[str], None]  # told a file name
 # Enough single-token passes to smooth over a busy machine, few enough to follow a growing context.
 _PLAIN_PASSES_KEPT = 32
 _PLAIN_PASSES_AT_LOAD = 5
@@ -81,11 +84,17 @@ class LoadedModel:
         self.name = name_of(plan.path, *settings, version("llama-cpp-python"))
         self._costs: PassCosts | None = None
 
-    def measured(self) -> PassCosts:
+    def measured(self, on_measuring: OnMeasuring) -> PassCosts:
         """What its passes cost, measured when first asked for. Raises Cancelled."""
         if self._costs is None:
-            self._costs = pass_costs(self.context, self.name, self.plan.role)
+            told = partial(on_measuring, self.plan.path.name)
+            self._costs = pass_costs(self.context, self.name, self.plan.role, told)
         return self._costs
+
+    def keep_costs(self) -> None:
+        """Keep what real passes taught of the costs."""
+        if self._costs:
+            keep(self.name, self._costs)
 
     def close(self) -> None:
         """Free the cache and the weights."""
@@ -133,19 +142,20 @@ class LoadedPair:
         """Take in the time of a pass over a single token."""
         self._plain_passes.append(seconds)
 
-    def known(self, sampling: SamplingSettings) -> Known:
-        """What auto goes by with this pair and this way of sampling. Costs are measured when first asked for.
+    def known(self, sampling: SamplingSettings, on_measuring: OnMeasuring) -> Known:
+        """What auto goes by with this pair and this way of sampling.
 
-        Raises Cancelled.
+        Costs are measured when first asked for, which ``on_measuring`` is told. Raises Cancelled.
         """
-        costs = Costs(self.target.measured(), self._draft.measured() if self._draft else None)
+        target = self.target.measured(on_measuring)
+        costs = Costs(target, self._draft.measured(on_measuring) if self._draft else None)
         learned_by = (self._draft.plan if self._draft else None, sampling.temperature == 0)
         return Known(costs, self._records.setdefault(learned_by, Record()))
 
     def keep_costs(self) -> None:
         """Keep what real passes taught of the costs."""
         for model in filter(None, (self._target, self._draft)):
-            keep(model.name, model.measured())
+            model.keep_costs()
 
     @property
     def plain_tokens_per_s(self) -> float | None:

@@ -1,51 +1,30 @@
-"""What passes cost, measured once for a model on this machine and kept for the next time."""
+"""What passes cost, measured once for a model on this machine."""
 
 from __future__ import annotations
 
-import contextlib
 import math
-import platform
 import time
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 from app.backend.llama import Context
 from app.core.costs import PROBED, PassCosts
-from app.worker import store
+from app.worker.kept_costs import keep, recall
 
-_FILE = "costs.json"
 _BUDGET_S = {"target": 2.0, "draft": 1.0}
-_MODELS_KEPT = 64
 
 
-def name_of(path: Path, *settings: object) -> str:
-    """A model on this machine, as it is loaded: all that decides how long its passes take."""
-    stat = path.stat()
-    facts = (path, stat.st_size, stat.st_mtime_ns, platform.node(), platform.machine(), *settings)
-    return "|".join(map(str, facts))
-
-
-def pass_costs(context: Context, name: str, role: str) -> PassCosts:
+def pass_costs(context: Context, name: str, role: str, on_measuring: Callable[[], None]) -> PassCosts:
     """The costs kept under ``name``, or those measured now, in at most 3 s for a pair. Raises Cancelled.
 
-    A model too slow for that gets no further than a few sizes; real passes teach the rest.
+    ``on_measuring`` is called before that. A model too slow for it gets no further than a few sizes; real
+    passes teach the rest.
     """
-    kept = store.read(_FILE)
-    with contextlib.suppress(TypeError, ValueError, KeyError, AttributeError):
-        return PassCosts({int(n): float(seconds) for n, seconds in kept[name].items()})
+    if kept := recall(name):
+        return kept
+    on_measuring()
     measured = PassCosts(_measure(context, PROBED[role], _BUDGET_S[role]))
     keep(name, measured)
     return measured
-
-
-def keep(name: str, known: PassCosts) -> None:
-    """Keep what is known by now; a folder that cannot be written only costs the next measurement."""
-    kept = store.read(_FILE)
-    others = kept if isinstance(kept, dict) else {}
-    others.pop(name, None)
-    others[name] = known.measured()
-    with contextlib.suppress(OSError):
-        store.write(_FILE, dict(list(others.items())[-_MODELS_KEPT:]))
 
 
 def _measure(context: Context, sizes: Sequence[int], budget_s: float) -> dict[int, float]:

@@ -26,6 +26,13 @@ class Loading:
 
 
 @dataclass(frozen=True, slots=True)
+class Measuring:
+    """Auto runs a model for the first time here: what its passes cost is measured, for some seconds."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Prefilling:
     """Prompt tokens processed so far, over both models; cached ones are not counted."""
 
@@ -95,4 +102,4 @@ class Scored:
 
 
 Last = Finished | Failed | Scored
-Message = Waiting | Loading | Prefilling | Started | RoundDone | Last
+Message = Waiting | Loading | Measuring | Prefilling | Started | RoundDone | Last

@@ -25,6 +25,7 @@ from app.worker.messages import (
     Finished,
     Last,
     Loading,
+    Measuring,
     Message,
     Prefilling,
     RoundDone,
@@ -92,7 +93,8 @@ def _generate(pair: LoadedPair, request: Request, send: Send) -> Finished:
         ids, left_out = fit(request.messages, pair.format.prompt_ids, context.n_ctx, request.max_tokens)
     vocabulary = Vocabulary(model.piece, model.is_end, pair.n_shared)
     draft = pair.draft.context if pair.draft else None
-    known = pair.known(request.sampling) if request.speculation.mode is Mode.AUTO else None
+    is_auto = request.speculation.mode is Mode.AUTO
+    known = pair.known(request.sampling, lambda name: send(Measuring(name))) if is_auto else None
     answer = Answer(context, draft, vocabulary, ids, request, time.perf_counter, known)
     opens_thinking = not request.raw and pair.format.opens_thinking(ids)
     send(Started(answer.prompt_ids, answer.cached_tokens, left_out, opens_thinking))

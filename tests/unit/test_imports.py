@@ -35,6 +35,7 @@ MAIN_PROCESS_SIDE = {
     "app.worker.client",
     "app.worker.tasks",
     "app.worker.messages",
+    "app.worker.kept_costs",
     "app.worker.machine",
     "app.worker.store",
 }

@@ -8,8 +8,10 @@ import json
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from app.core.errors import HeadstartError, UsageError
@@ -24,10 +26,10 @@ from app.core.settings import (
 )
 from app.core.split import model_name, parts
 from app.core.text import harmless
-from app.core.tokens import TokenEvent, TokenKind
+from app.core.tokens import TokenEvent, TokenKind, round_source, sources_in_words
 from app.library import catalogue, memory
 from app.worker.client import Run, WorkerClient
-from app.worker.messages import Failed, Finished, Loading, Message, RoundDone, Started
+from app.worker.messages import Failed, Finished, Loading, Measuring, Message, RoundDone, Started
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -55,7 +57,12 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--raw", action="store_true", help="no chat template; special tokens are parsed")
     add_run_arguments(parser)
     modes = [mode.value for mode in Mode]
-    parser.add_argument("--mode", choices=modes, help="default: draft with --draft, else plain")
+    parser.add_argument(
+        "--mode",
+        choices=modes,
+        help="default: draft with --draft, else plain; auto chooses in each round between all of these, by "
+        "what passes cost here and how drafts fare",
+    )
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     output.add_argument("--events", action="store_true", help="print a JSON event a line as it happens")
@@ -65,16 +72,18 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags that say how to answer, with the defaults of core.settings."""
     speculation, sampling, load = SpeculationSettings(), SamplingSettings(), LoadSettings(Path())
     group = parser.add_argument_group("speculation")
-    group.add_argument("--draft", help="the draft model, as --target")
-    group.add_argument("--n-draft", type=int, default=speculation.n_draft, help="tokens proposed a round")
+    group.add_argument("--draft", help="the draft model, as --target, for modes draft and auto")
     group.add_argument(
-        "--p-min", type=float, default=speculation.p_min, help="stop drafting below this probability"
+        "--n-draft", type=int, default=speculation.n_draft, help="tokens proposed a round; auto decides itself"
     )
     group.add_argument(
-        "--ngram-min", type=int, default=speculation.ngram_min, help="shortest n-gram of lookup"
+        "--p-min", type=float, default=speculation.p_min, help="mode draft stops below this probability"
     )
     group.add_argument(
-        "--ngram-max", type=int, default=speculation.ngram_max, help="longest n-gram of lookup"
+        "--ngram-min", type=int, default=speculation.ngram_min, help="shortest n-gram of mode lookup"
+    )
+    group.add_argument(
+        "--ngram-max", type=int, default=speculation.ngram_max, help="longest n-gram of mode lookup"
     )
     group = parser.add_argument_group("sampling")
     group.add_argument("--max-tokens", type=int, default=256)
@@ -141,7 +150,7 @@ def run(args: argparse.Namespace) -> int:
     client = WorkerClient()
     try:
         answer = client.submit(load, request)
-        signal.signal(signal.SIGINT, lambda *_: answer.cancel())
+        _cancel_on_ctrl_c(answer)
         finished = _follow(answer, show)
     except HeadstartError:
         if args.debug:
@@ -157,9 +166,23 @@ def run(args: argparse.Namespace) -> int:
     return INTERRUPTED if finished.finish_reason == "cancelled" else 0
 
 
+def _cancel_on_ctrl_c(answer: Run) -> None:
+    """The first one ends the answer, a second one the program."""
+
+    def cancel(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        answer.cancel()
+
+    signal.signal(signal.SIGINT, cancel)
+
+
 def _follow(answer: Run, show: _Text | _Events) -> Finished:
     """Show each message as it comes and return the last."""
+    is_told = False
     for batch in answer.batches(POLL_S):
+        if answer.silence and not is_told:
+            print(f"\n{answer.silence}", file=sys.stderr)
+        is_told = bool(answer.silence)
         for message in batch:
             show.take(message)
             if isinstance(message, Finished):
@@ -183,17 +206,22 @@ class _Text:
         self._colours = self._terminal and not os.environ.get("NO_COLOR")
         self._status = sys.stderr.isatty()
         self._progress = ""
+        self._sources: Counter[str] = Counter()  # of auto's rounds
 
     def take(self, message: Message) -> None:
         """Show one message."""
         if self._status:
-            progress = (
-                f"loading {message.name} {message.fraction:4.0%}" if isinstance(message, Loading) else ""
-            )
+            progress = ""
+            if isinstance(message, Loading):
+                progress = f"loading {message.name} {message.fraction:4.0%}"
+            if isinstance(message, Measuring):
+                progress = f"measuring how fast {message.name} is here, once"
             if progress != self._progress:
                 print(f"\r\x1b[K{progress}", end="", file=sys.stderr, flush=True)
             self._progress = progress
         if isinstance(message, RoundDone):
+            if message.choice:
+                self._sources[round_source(message.tokens)] += 1
             print("".join(self._coloured(token) for token in message.tokens), end="", flush=True)
 
     def end(self, finished: Finished) -> None:
@@ -207,6 +235,8 @@ class _Text:
             parts.append(f"{stats.tokens_per_s / finished.plain_tokens_per_s:.2f}x plain (estimate)")
         if stats.acceptance_rate is not None:
             parts.append(f"{stats.acceptance_rate:.0%} accepted")
+        if self._sources:
+            parts.append(f"rounds: {sources_in_words(self._sources)}")
         if stats.cached_tokens:
             parts.append(f"{stats.cached_tokens} prompt tokens from the cache")
         print(" · ".join(parts), file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -77,3 +78,18 @@ class TokenEvent:
     source: DraftSource | None
     target_prob: float | None
     draft_prob: float | None
+
+
+# Who proposed a round's draft, and how a number of such rounds is called.
+ROUND_SOURCES = {"none": "plain", "lookup": "looked up", "model": "drafted", "both": "both"}
+
+
+def round_source(tokens: Iterable[TokenEvent]) -> str:
+    """Who proposed a round's draft: ``none``, ``lookup``, ``model`` or ``both``."""
+    sources = {token.source.value for token in tokens if token.source}
+    return "both" if len(sources) > 1 else next(iter(sources), "none")
+
+
+def sources_in_words(rounds: Mapping[str, int]) -> str:
+    """How many rounds each source had, such as "20 plain, 12 looked up"."""
+    return ", ".join(f"{rounds[name]} {words}" for name, words in ROUND_SOURCES.items() if rounds.get(name))

@@ -21,7 +21,7 @@ from app.core.settings import MAX_DRAFT
 from app.core.tokens import Round, TokenKind
 
 # Share of its time that a look-up must bring more: the best of many estimates is too good to be true.
-_RISK = 0.08
+_RISK = 0.3
 _TEXT_KEEP = 0.99  # the past's weight, a token, in how this text differs from others
 _TEXT_WEIGHT = 3.0  # failed look-ups that the other texts count for
 _CONFIDENCE_STEPS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
@@ -30,6 +30,8 @@ _CONFIDENCE_SHARES = (0.01, 0.03, 0.04, 0.05, 0.06, 0.06, 0.06, 0.06, 0.07, 0.06
 _CONFIDENCE_WEIGHT = 16  # tokens that this start counts for
 _CONFIDENCE_KEEP = 1 - 1 / 64
 _THRESHOLDS = (0, 4, 6, 8, 10)  # classes below which a draft may be ended
+# Tokens that an answer is expected to have; one that has become longer is expected to go on for half of that.
+_USUAL = 160
 _MEMORY = 0.9  # the past's weight, a round, in what the draft model would save
 _HOPELESS = 0.02  # a chance that ends the search for a better length
 _KEPT_UP = 2  # ids that a draft model in use has still to read: the bonus token and the one before it
@@ -166,6 +168,7 @@ class Policy:
     def __init__(self, costs: Costs, record: Record, max_tokens: int) -> None:
         self._costs, self._record = costs, record
         self._left = max_tokens
+        self._written = 0
         self._pause, self._idle = _FIRST_PAUSE, 0
         self._n_past = self._n_max = self._n_unseen = 0
         self._passes = costs.target.table()
@@ -206,7 +209,9 @@ class Policy:
             if n_unseen <= _KEPT_UP or self._pays_to_read(n_unseen):
                 options += with_model
         best = max(options, key=_worth)
-        pays = best.worth > (_RISK * looked_up.seconds if best.looked_up else 0)
+        pays = best.worth > 0 and best.gain * self._passes[1] > best.seconds * (
+            1 + (_RISK if best.looked_up else 0)
+        )
         self._chance = looked_up.chance if best.looked_up else 1.0
         return Choice(
             source=best.name if pays else "none",
@@ -253,6 +258,7 @@ class Policy:
             steps = self._n_looks + self._n_unseen - 1
             self._costs.observe_draft(1, self._n_past, round_.draft_s / steps)
         self._left -= len(round_.output)
+        self._written += len(round_.output)
         self._idle = 0 if self._n_looks else self._idle + len(round_.output)
 
     def _lookup_chances(self, proposal: Proposal) -> Iterator[float]:
@@ -359,7 +365,8 @@ class Policy:
         """Whether the draft model will save, over the rest of the answer, what its reading costs now."""
         if self._costs.draft is None or not self._saved_over:
             return False
-        saving = self._saved / self._saved_over * self._left
+        ahead = min(self._left, max(_USUAL - self._written, _USUAL // 2))
+        saving = self._saved / self._saved_over * ahead
         return saving * _CAUTION > self._costs.draft(n_unseen - 1, self._n_past)
 
 

@@ -74,7 +74,7 @@ class GenerateTab:
         self.chat.ask(self._ask, asked_with, shown, trigger_mode="multiple", **QUIET)
         self.chat.halt(self._halt, None, None, trigger_mode="multiple", **QUIET)
         self.chat.renew(self._renew, None, shown, **QUIET)
-        self.picker.picked(self._picked, self.offer, chosen, trigger_mode="always_last", **QUIET)
+        self.picker.picked(self._picked, self.offer, chosen, trigger_mode="multiple", **QUIET)
         self.offer.fetch(self._fetch, None, self.offer, **QUIET).then(
             self._after_fetch, self.offer, chosen, **QUIET
         )
@@ -149,7 +149,8 @@ class GenerateTab:
         picks: dict[str, Any] = event._data["picks"]
         preset = self._picker.preset(picks["preset"])
         if event._data["name"] == "preset" and preset is not None and not self._shelf.missing(preset):
-            return self._choose(preset, offer)
+            picks = {**self._picker.picks_of(preset), "asked": picks["asked"]}
+            return self._updates(picks, settings_panel.of_preset(preset), offer)
         return self._updates(picks, event._data.get("values", {}), offer)
 
     def _choose(self, preset: Preset, offer: Offer) -> list[Any]:

@@ -2,13 +2,24 @@
 const selects = [...element.querySelectorAll("select")];
 const modes = element.querySelector(".hs-mode div");
 
-function pick(name, value) {
-  const picks = {...props.value, [name]: value};
-  if (name !== "preset") picks.preset = "";
-  props.value = picks;
+let asked = 0, newest = null;
+
+// Answers take a while: an older one does not undo what was picked meanwhile.
+function ask(name, picks, values = {}) {
+  asked = Math.max(asked + 1, Date.now()); // later than what a tab asked before it was reloaded
+  newest = {...props.value, ...picks, asked};
+  props.value = newest;
   draw();
-  trigger("picked", {name, picks});
+  trigger("picked", {name, picks: newest, values});
 }
+
+function answered() {
+  if (props.value?.asked && props.value.asked < asked) props.value = newest;
+  else newest = props.value;
+  draw();
+}
+
+const pick = (name, value) => ask(name, name === "preset" ? {preset: value} : {preset: "", [name]: value});
 
 for (const [value, words] of [["draft", "Draft"], ["lookup", "Lookup"], ["plain", "Plain"]]) {
   const label = document.createElement("label"), radio = document.createElement("input"), span = document.createElement("span");
@@ -50,10 +61,6 @@ function draw() {
   element.querySelector("#draft-pick").hidden = value.mode !== "draft";
 }
 // Another tab of the page picks for this one, or says that the files may have changed.
-document.addEventListener("headstart-pick", ({detail}) => {
-  props.value = {...props.value, ...detail.picks};
-  draw();
-  trigger("picked", {name: "", picks: props.value, values: detail.values});
-});
-watch("value", draw);
+document.addEventListener("headstart-pick", ({detail}) => ask("", detail.picks, detail.values));
+watch("value", answered);
 draw();

@@ -45,6 +45,7 @@ def main(port: int, open_browser: bool) -> int:
             raise HeadstartError(
                 f"port {port} can't be used ({error})", "choose another with --port"
             ) from error
+    threading.Thread(target=library.queue, daemon=True).start()  # goes on with what a former run began
     with _running_file(port):
         print(f"Headstart is at {address} (Ctrl-C ends it)", flush=True)
         if open_browser:

@@ -116,7 +116,10 @@ def find(page: Page, words: str) -> Locator:
 
 def test_from_search_to_a_pair_that_answers(real: Real, visitor: Visitor) -> None:
     real.hub.bytes_per_s = real.draft.stat().st_size // 10
-    page = open_models(real.address, visitor)
+    page = visitor.open(real.address)
+    page.get_by_role("tab", name="Compare").click()
+    expect(page.locator(".hs-c-target option")).to_have_count(1)
+    page.get_by_role("tab", name="Models").click()
     files = find(page, "tiny draft")
     expect(files).to_have_count(1)
     expect(files).to_contain_text("Q8_0")
@@ -140,6 +143,8 @@ def test_from_search_to_a_pair_that_answers(real: Real, visitor: Visitor) -> Non
     entry.get_by_role("button", name="Retry").click()
     expect(entry.locator(".hs-m-step")).to_have_text("Done")
     assert real.arrived.read_bytes() == real.draft.read_bytes()
+    expect(page.locator("#target option")).to_have_count(2)
+    expect(page.locator(".hs-c-target option")).to_have_count(2)
     page.click("[data-show=find]")
     expect(page.locator(".hs-m-repository .hs-m-fetch")).to_have_text("Here")
 

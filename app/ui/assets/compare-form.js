@@ -132,6 +132,12 @@ function showPlan({estimate, note, problem}) {
 }
 
 $(".hs-c-target").addEventListener("change", (event) => (form.target = event.target.value, plan(true)));
+// Another tab says that the files may have changed.
+document.addEventListener("headstart-pick", async () => {
+  if (!form) return;
+  await plan(true);
+  options($(".hs-c-target"), choices.targets, form.target);
+});
 for (const add of $$("[data-add]")) add.addEventListener("click", () => {
   const mode = add.dataset.add;
   form.columns.push({...plainColumn, mode, draft: mode === "draft" ? firstDraft() : "", n_draft: mode === "lookup" ? 10 : plainColumn.n_draft});

@@ -3,7 +3,7 @@ const COLUMNS = [
   ["name", "Name"], ["architecture", "Architecture"], ["parameters", "Parameters"], ["quantization", "Type"],
   ["context", "Context"], ["vocabulary", "Vocabulary"], ["template", "Chat template"], ["size", "Size"],
 ];
-let rows = [], lines = new Map(), sort = {key: "name", down: false}, looking = null;
+let rows = [], lines = new Map(), sort = {key: "name", down: false}, looking = null, drawn = "";
 
 // Asks until the files are read; whoever asks meanwhile waits for the same answer.
 function look() {
@@ -29,6 +29,7 @@ function showReading(done, total) {
 }
 
 function drawDisk(answer) {
+  if (drawn === (drawn = JSON.stringify(answer))) return; // whoever is at a row stays there
   rows = answer.rows;
   lines = new Map(rows.map((row) => [row.id, drawRow(row)]));
   drawOrder();

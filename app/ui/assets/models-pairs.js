@@ -16,13 +16,13 @@ async function openPairs(id) {
   id ??= target || (usable.some((row) => row.id === onGenerate) ? onGenerate : usable[0]?.id) || "";
   $(".hs-m-target").value = id;
   if (isAsked) $(".hs-m-target").focus({preventScroll: true});
-  if (id) await chooseTarget(id);
+  if (id) await chooseTarget(id, id === target ? draft : "");
   else $(".hs-m-wait").textContent = "A target is needed first: “Find and download” gets one.";
 }
 
-async function chooseTarget(id) {
+async function chooseTarget(id, wanted = "") {
   target = id;
-  draft = "";
+  draft = wanted;
   const mine = ++asked;
   $(".hs-m-drafts > div").replaceChildren();
   $(".hs-m-wait").textContent = "Checking which drafts fit";
@@ -49,8 +49,7 @@ function drawDrafts(drafts) {
     nodes.push(fold);
   }
   $(".hs-m-drafts > div").replaceChildren(...nodes);
-  $(".hs-m-drafts input").checked = true;
-  chooseDraft(fitting[0]?.id ?? "");
+  chooseDraft((fitting.find(({id}) => id === draft) ?? fitting[0])?.id ?? "");
   say(fitting.length ? `${fitting.length} of ${drafts.length} models fit as a draft, best: ${fitting[0].name}` : "No model here fits as a draft");
 }
 
@@ -65,6 +64,7 @@ function drawDraft({id, name, fits}, note) {
 
 function chooseDraft(id) {
   draft = id;
+  for (const radio of $$(".hs-m-draft input")) radio.checked = radio.value === id;
   $(".hs-m-use").textContent = id ? "Use this pair" : "Use without a draft";
   $(".hs-m-use").disabled = false;
   weigh();

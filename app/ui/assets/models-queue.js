@@ -38,8 +38,7 @@ async function follow() {
     if (!answer) break;
     drawQueue(answer);
     if (!answer.under_way) break;
-    const isSeen = $(".hs-m-bar").getClientRects().length && !document.hidden;
-    await new Promise((resolve) => setTimeout(resolve, isSeen ? POLL_MS : RARELY_MS));
+    await new Promise((resolve) => setTimeout(resolve, isOpen && !document.hidden ? POLL_MS : RARELY_MS));
   }
   following = false;
 }
@@ -61,7 +60,10 @@ function drawQueue(answer) {
   }
   if (changed.some(({state}) => state === "done")) {
     hasPresets = false;
-    look().then(() => tellGenerate());
+    look().then(() => {
+      tellGenerate();
+      if (root.dataset.view === "pairs" && target) chooseTarget(target, draft);
+    });
   }
 }
 
@@ -112,5 +114,10 @@ function actsOf({id, title, state, path}) {
 
 go("disk");
 follow();
-// The files are looked at when the tab is first opened, and again whenever it is: other programs change them.
-new IntersectionObserver(([{isIntersecting}]) => isIntersecting && (look(), follow())).observe($(".hs-m-bar"));
+// The files are looked at whenever the tab is opened: other programs change them.
+let isOpen = false;
+new ResizeObserver(() => {
+  const wasOpen = isOpen;
+  isOpen = $(".hs-m-bar").getClientRects().length > 0;
+  if (isOpen && !wasOpen) look(), follow();
+}).observe($(".hs-m-bar"));

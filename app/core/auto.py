@@ -12,7 +12,6 @@ model's largest untransformed probability, so the output's distribution stays th
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from app.core.copying import EDIT, GUESS, NGRAM, PLACE, Proposal
@@ -82,6 +81,7 @@ class Confidence:
     def __init__(self) -> None:
         self._right = [Chance(_confidence_prior(i), 8, 80) for i in range(len(_CONFIDENCE_SHARES))]
         self._seen = [share * _CONFIDENCE_WEIGHT for share in _CONFIDENCE_SHARES]
+        self._unit = 1.0
 
     def chance(self, probability: float) -> float:
         """The chance of a drafted token by the draft model's largest probability before it is drawn."""
@@ -89,9 +89,9 @@ class Confidence:
 
     def see(self, probability: float) -> None:
         """Take in the largest probability of one place."""
-        for i in range(len(self._seen)):
-            self._seen[i] *= _CONFIDENCE_KEEP
-        self._seen[bisect_right(_CONFIDENCE_STEPS, probability)] += 1
+        # Each counts for more than the one before, instead of all those before for less.
+        self._unit /= _CONFIDENCE_KEEP
+        self._seen[bisect_right(_CONFIDENCE_STEPS, probability)] += self._unit
 
     def observe(self, probability: float, right: bool) -> None:
         """A token that was drafted at that probability, and tested."""
@@ -104,6 +104,7 @@ class Confidence:
             (seen / total + share) / 2 * _CONFIDENCE_WEIGHT
             for seen, share in zip(self._seen, _CONFIDENCE_SHARES, strict=True)
         ]
+        self._unit = 1.0
 
     def thresholds(self) -> list[tuple[float, float]]:
         """For some degrees of sureness: how often a place reaches it, and the chance of its token then."""
@@ -182,6 +183,7 @@ class Policy:
         self._failed = self._failures = (
             0.0  # look-ups that were wrong in this text, and that were to be expected
         )
+        self._chances: list[float] = []  # that 1, 2, … looked-up ids are kept
         self._chance = 1.0  # that the draft so far is kept whole
         self._n_looks = 0  # of the draft model in this round
         self._drawn: list[float] = []  # its largest probability before each id that it drew
@@ -198,7 +200,7 @@ class Policy:
         ``n_unseen``: how many of these the draft model has still to read; None where there is no draft model.
         """
         self._begin(proposal, n_past, n_unseen, n_max)
-        looked_up = self._by_lookup(proposal)
+        looked_up = self._by_lookup()
         options = [looked_up]
         if n_unseen is not None and self._step:
             # Reading what the draft model has missed is an investment in the rest of the answer.
@@ -261,15 +263,17 @@ class Policy:
         self._written += len(round_.output)
         self._idle = 0 if self._n_looks else self._idle + len(round_.output)
 
-    def _lookup_chances(self, proposal: Proposal) -> Iterator[float]:
+    def _lookup_chances(self, proposal: Proposal) -> list[float]:
         """The chance that 1, 2, … looked-up ids are kept."""
         more_failures = (self._failed + _TEXT_WEIGHT) / (self._failures + _TEXT_WEIGHT)
+        chances = []
         kept = 1.0
         for evidence in proposal.evidence[: self._n_max]:
             kept *= max(0.0, 1 - more_failures * (1 - self._record.lookup[evidence]()))
-            yield kept
+            chances.append(kept)
             if kept < _HOPELESS:
-                return
+                break
+        return chances
 
     def _begin(self, proposal: Proposal, n_past: int, n_unseen: int | None, n_max: int) -> None:
         """Note where the round stands, and what a token is worth here."""
@@ -284,7 +288,8 @@ class Policy:
         # The least time a token can be had for by what is known now: rounds like this one, again and again.
         self._value = self._passes[1]
         tokens = 1.0
-        for length, chance in enumerate(self._lookup_chances(proposal), 1):
+        self._chances = self._lookup_chances(proposal)
+        for length, chance in enumerate(self._chances, 1):
             tokens += chance
             self._value = min(self._value, self._passes[length + 1] / tokens)
         self._value_without = self._value
@@ -308,11 +313,11 @@ class Policy:
                     break
         return best
 
-    def _by_lookup(self, proposal: Proposal) -> _Option:
+    def _by_lookup(self) -> _Option:
         """The best length of a looked-up draft."""
         best = _Option("lookup")
         gain = 0.0
-        for length, chance in enumerate(self._lookup_chances(proposal), 1):
+        for length, chance in enumerate(self._chances, 1):
             gain += chance
             seconds = self._passes[length + 1] - self._passes[1]
             if (worth := gain * self._value - seconds) > best.worth:

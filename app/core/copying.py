@@ -10,6 +10,7 @@ how often tokens of a class turn out right is learned by who asks (app.core.auto
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ N_EVIDENCE = 4 * len(_RUNS)
 _GRAMS = (5, 2)  # n-grams that are indexed; longer matches are found by going back from them
 _CANDIDATES = 6  # most recent places of an n-gram that are tried
 _LONGEST_RUN = 40
+_CLASS = tuple(bisect_right(_RUNS, run) - 1 for run in range(_LONGEST_RUN + 1))
 _COPY_RUN = 4  # from so many matching tokens on it is a copy, whose place is worth finding again
 _NEARBY = 32  # source tokens in which a lost copy looks for its place
 _LONGEST_EDIT = 12  # output tokens after which a lost copy gives up
@@ -48,8 +50,7 @@ class _Edit:
 
 def evidence_of(origin: int, run: int) -> int:
     """The class of a token after ``run`` matching ones."""
-    place = sum(run >= least for least in _RUNS) - 1
-    return origin * len(_RUNS) + place
+    return origin * len(_RUNS) + _CLASS[min(run, _LONGEST_RUN)]
 
 
 def run_of(evidence: int) -> int:

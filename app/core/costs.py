@@ -67,8 +67,19 @@ class PassCosts:
         step = max(rate, 0.5 / (seen + 1))
         table[n] = before * math.exp(step * _tamed(math.log(seconds / before)))
         if seen == 1:
-            self._bands[band] = dict(sorted(table.items()))
-        self._tables.clear()
+            table = self._bands[band] = dict(sorted(table.items()))
+        self._renew(band, n)
+
+    def _renew(self, band: int, n: int) -> None:
+        """Bring the row of a band up to date around ``n``, after its time changed: this is asked every round."""
+        if (row := self._tables.get(band)) is None:
+            return
+        sizes = list(self._bands[band])
+        place = sizes.index(n)
+        first = sizes[place - 1] + 1 if place else 1
+        last = sizes[place + 1] if place + 2 < len(sizes) else len(row)
+        for m in range(first, min(last, len(row))):
+            row[m] = _interpolated(self._bands[band], m)
 
     def measured(self) -> dict[int, float]:
         """What is known of the shortest contexts, to be kept for the next time."""
@@ -116,7 +127,7 @@ def _tamed(surprise: float) -> float:
 def _interpolated(table: Mapping[int, float], n: int) -> float:
     if n in table:
         return table[n]
-    sizes = sorted(table)
+    sizes = list(table)  # ascending
     place = bisect_left(sizes, n)
     if len(sizes) == 1:
         return table[sizes[0]] * n  # nothing known: no gain from passing several at once

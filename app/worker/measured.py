@@ -22,16 +22,21 @@ def pass_costs(context: Context, name: str, role: str, on_measuring: Callable[[]
     if kept := recall(name):
         return kept
     on_measuring()
-    measured = PassCosts(_measure(context, PROBED[role], _BUDGET_S[role]))
+    measured = measure(context, role)
     keep(name, measured)
     return measured
 
 
-def _measure(context: Context, sizes: Sequence[int], budget_s: float) -> dict[int, float]:
-    """Seconds of passes of these sizes behind what the cache holds, which stays; at least that of 1.
+def measure(context: Context, role: str) -> PassCosts:
+    """Time passes of several sizes behind what the cache holds, which stays. Raises Cancelled.
 
     The shortest of repeated passes counts: whatever else runs can only make one longer.
     """
+    return PassCosts(_times(context, PROBED[role], _BUDGET_S[role]))
+
+
+def _times(context: Context, sizes: Sequence[int], budget_s: float) -> dict[int, float]:
+    """The seconds by size; at least that of 1."""
     length = len(context.ids)
     if context.n_ctx - length < max(sizes):
         length = 0

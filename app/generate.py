@@ -74,7 +74,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("speculation")
     group.add_argument("--draft", help="the draft model, as --target, for modes draft and auto")
     group.add_argument(
-        "--n-draft", type=int, default=speculation.n_draft, help="tokens proposed a round; auto decides itself"
+        "--n-draft", type=int, default=speculation.n_draft, help="tokens proposed a round (auto decides)"
     )
     group.add_argument(
         "--p-min", type=float, default=speculation.p_min, help="mode draft stops below this probability"

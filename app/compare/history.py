@@ -85,6 +85,13 @@ def entries() -> list[Comparison]:
     return found
 
 
+def stamps() -> list[tuple[str, int]]:
+    """Every id with the time of its file's last change in ns, the newest first."""
+    return [
+        (name, path.stat().st_mtime_ns) for name in _names() if (path := folder() / f"{name}.json").exists()
+    ]
+
+
 def _path(name: str) -> Path:
     if name == "latest":
         names = _names()

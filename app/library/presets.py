@@ -255,7 +255,7 @@ def _untried(name: str, value: Value) -> Preset:
         target=_untried_model(entries["target"]),
         draft=_untried_model(entries["draft"]),
         context=UNTRIED_CONTEXT,
-        speculation=SpeculationSettings(mode=Mode.DRAFT),
+        speculation=SpeculationSettings(mode=Mode.AUTO),
         is_tried=False,
     )
 

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Protocol
 
 from app.core.errors import HeadstartError
 from app.core.settings import LoadSettings, Mode, Request
 from app.core.thinking import find_thinking
-from app.core.tokens import TokenEvent
+from app.core.tokens import DraftSource, TokenEvent, round_source
 from app.ui import stream
 from app.ui.conversation import Conversation, Turn
 from app.ui.figures import FigureKeeper, count
-from app.worker.messages import Failed, Finished, Loading, Message, Prefilling, RoundDone, Started, Waiting
+from app.ui.reasons import why
+from app.worker.messages import (
+    Failed,
+    Finished,
+    Loading,
+    Measuring,
+    Message,
+    Prefilling,
+    RoundDone,
+    Started,
+    Waiting,
+)
 
 UPDATE_S = 0.08  # between two updates while tokens come
 BEAT_S = 0.4  # between two updates while nothing happens; a closed tab is noticed only at an update
@@ -29,6 +41,8 @@ FINISHES = {
 class Run(Protocol):
     """One answer being made."""
 
+    @property
+    def silence(self) -> str: ...
     def batches(self, timeout: float) -> Iterator[list[Message]]: ...
     def cancel(self) -> None: ...
 
@@ -43,8 +57,9 @@ class Client(Protocol):
 class Answer:
     """Folds messages into a turn's records and figures."""
 
-    def __init__(self, turn: Turn, keep: int, speculates: bool) -> None:
+    def __init__(self, turn: Turn, keep: int, speculates: bool, draft: Path | None = None) -> None:
         self.turn = turn
+        self._draft = draft
         self.figures = FigureKeeper(speculates=speculates)
         self._value = stream.head(keep) + "".join(turn.lines)
         self._started = time.monotonic()
@@ -68,6 +83,8 @@ class Answer:
                 self.status(f"Waiting: {count(ahead, 'other answer')} first" if ahead else "Waiting")
             case Loading(role, name, fraction):
                 self.status(f"Loading the {role}, {name}", fraction)
+            case Measuring(name):
+                self.status(f"Measuring how fast {name} is here, once")
             case Started(_, cached, left_out, opens_thinking):
                 self.turn.opens_thinking = opens_thinking
                 if left_out:
@@ -75,9 +92,8 @@ class Answer:
                 self.status("Reading the prompt" + (f" ({cached} tokens cached)" if cached else ""))
             case Prefilling(done, total):
                 self.status(f"Reading the prompt: {done} of {total} tokens", done / total if total else None)
-            case RoundDone(_, tokens, stats, t, plain):
-                self.figures.observe(tokens, stats, t, plain)
-                self._take_tokens(tokens)
+            case RoundDone():
+                self._take_round(message)
             case Finished():
                 self.figures.finish(message.stats, message.plain_tokens_per_s)
                 self._end(message.finish_reason)
@@ -109,6 +125,15 @@ class Answer:
         self.turn.lines.append(line)
         self._value += line
 
+    def _take_round(self, done: RoundDone) -> None:
+        self.figures.observe(done.tokens, done.stats, done.t, done.plain_tokens_per_s)
+        self._take_tokens(done.tokens)
+        if done.choice:
+            n_drafted = sum(token.source is DraftSource.MODEL for token in done.tokens)
+            said = why(done.choice, self._draft, n_drafted)
+            self._keep(stream.record("why", done.round, said))
+            self.figures.explain(round_source(done.tokens), said, done.t)
+
     def _take_tokens(self, tokens: tuple[TokenEvent, ...]) -> None:
         for token in tokens:
             self._keep(stream.token_record(token))
@@ -134,7 +159,8 @@ def answer(
 
     Closing the generator cancels the run. A turn that has left the conversation has no more to show.
     """
-    making = Answer(turn, len(conversation.turns) - 1, request.speculation.mode is not Mode.PLAIN)
+    speculates = request.speculation.mode is not Mode.PLAIN
+    making = Answer(turn, len(conversation.turns) - 1, speculates, load.draft)
     making.status("Sending")
     yield making.shown()
     run = None
@@ -142,10 +168,13 @@ def answer(
         run = turn.run = client.submit(load, request)
         if turn.stopped:
             run.cancel()
-        shown_at, is_new = time.monotonic(), False
+        shown_at, is_new, silence = time.monotonic(), False, ""
         for batch in run.batches(UPDATE_S):
             for message in batch:
                 making.take(message)
+            if run.silence not in (silence, ""):
+                silence = run.silence
+                making.status(silence[:1].upper() + silence[1:])
             is_new = is_new or bool(batch)
             if time.monotonic() - shown_at >= (UPDATE_S if is_new else BEAT_S):
                 if not conversation.has(turn):

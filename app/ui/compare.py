@@ -22,6 +22,7 @@ from app.worker.client import WorkerClient
 
 SCRIPTS = [
     "nodes.js",
+    "strip.js",
     "tokens.js",
     "compare.js",
     "compare-form.js",

@@ -17,7 +17,7 @@ from app.core.errors import UsageError
 from app.core.settings import MAX_DRAFT, LoadSettings, Mode, Request, SamplingSettings, SpeculationSettings
 from app.core.split import parts
 from app.ui.figures import count, seconds
-from app.ui.picker import draft_options, target_options, valid
+from app.ui.picker import DRAFTING, NO_DRAFT, draft_options, require_listed, target_options, valid
 from app.ui.shelf import Shelf
 
 Form = Mapping[str, Any]
@@ -47,9 +47,11 @@ def first_form(shelf: Shelf, target: str) -> dict[str, Any]:
     targets = target_options(shelf)
     chosen = valid(target, targets)
     draft = valid("", draft_options(shelf, chosen)[0], avoid=chosen)
-    columns = [new_column("plain"), new_column("lookup")]
-    if draft and draft != chosen:
-        columns.insert(1, {**new_column("draft"), "draft": draft})
+    has_draft = bool(draft) and draft != chosen
+    columns = [new_column("plain"), {**new_column("auto"), "draft": draft if has_draft else NO_DRAFT}]
+    if has_draft:
+        columns.append({**new_column("draft"), "draft": draft})
+    columns.append(new_column("lookup"))
     return {
         "target": chosen,
         "n_ctx": LoadSettings(Path()).n_ctx,
@@ -144,6 +146,7 @@ def _read(shelf: Shelf, form: Form) -> Plan:
     target = form["target"]
     if not target:
         raise UsageError("no target model is chosen", "fetch one on the Generate tab")
+    require_listed(shelf, Path(target))
     prompts = _prompts(form["prompts"])
     repeats = _whole(form["repeats"], "repeats")
     if not 1 <= repeats <= 20:
@@ -160,18 +163,19 @@ def _read(shelf: Shelf, form: Form) -> Plan:
         mode = fields["mode"]
         seen[mode] += 1
         name = f"{mode} {seen[mode]}" if modes[mode] > 1 else mode
-        if mode == Mode.DRAFT.value and fitting.get(fields["draft"], "is not there"):
+        needs_draft = mode in DRAFTING and not (mode == Mode.AUTO.value and fields["draft"] == NO_DRAFT)
+        if needs_draft and fitting.get(fields["draft"], "is not there"):
             why = fitting.get(fields["draft"]) or "no draft model is chosen"
             raise UsageError(f"column {len(columns) + 1}: {why}", "choose another, or take lookup")
-        columns.append(_column(name, fields, form))
+        columns.append(_column(name, fields, Path(fields["draft"]) if needs_draft else None, form))
     swept = _swept(columns, form["sweep"])
     return Plan(column_rules.with_plain(swept), prompts, repeats)
 
 
-def _column(name: str, fields: Form, form: Form) -> Column:
+def _column(name: str, fields: Form, draft: Path | None, form: Form) -> Column:
     mode = Mode(fields["mode"])
     speculation = SpeculationSettings(mode)
-    if mode is not Mode.PLAIN:
+    if mode in (Mode.DRAFT, Mode.LOOKUP):
         speculation = dataclasses.replace(speculation, n_draft=_whole(fields["n_draft"], "K"))
     if mode is Mode.DRAFT:
         speculation = dataclasses.replace(speculation, p_min=_number(fields["p_min"], "p_min"))
@@ -182,7 +186,7 @@ def _column(name: str, fields: Form, form: Form) -> Column:
         name,
         LoadSettings(
             Path(form["target"]),
-            Path(fields["draft"]) if mode is Mode.DRAFT else None,
+            draft,
             n_ctx=_whole(form["n_ctx"], "context"),
         ),
         Request(
@@ -195,11 +199,11 @@ def _column(name: str, fields: Form, form: Form) -> Column:
 
 
 def _swept(columns: Sequence[Column], sweep: Form) -> list[Column]:
-    """Each column that is not plain, once for each value."""
+    """Each column that the setting matters to, once for each value."""
     key = sweep["key"]
     if not key:
         return list(columns)
-    bases = [column for column in columns if column.mode is not Mode.PLAIN]
+    bases = [column for column in columns if column_rules.is_swept(column.mode, key)]
     if key == "p_min":
         bases = [column for column in bases if column.mode is Mode.DRAFT]
     if not bases:

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.core.stats import Stats
-from app.core.tokens import TokenEvent, TokenKind
+from app.core.tokens import TokenEvent, TokenKind, sources_in_words
 
 DASH = "—"
 NOW_WINDOW_S = 2.0
+READABLE_S = 1.0  # for which a line of words stands at least
 
 
 @dataclass(slots=True)
@@ -22,6 +23,9 @@ class FigureKeeper:
     speculates: bool = False
     kinds: Counter[TokenKind] = field(default_factory=Counter)
     _recent: deque[tuple[float, int]] = field(default_factory=deque)
+    _sources: Counter[str] = field(default_factory=Counter)  # of Auto's rounds
+    _doing: str = ""
+    _doing_since: float = float("-inf")
 
     def observe(self, tokens: tuple[TokenEvent, ...], stats: Stats, t: float, plain: float | None) -> None:
         """Take in one round; ``t`` is seconds since the run started."""
@@ -31,10 +35,17 @@ class FigureKeeper:
         while len(self._recent) > 2 and t - self._recent[1][0] >= NOW_WINDOW_S:
             self._recent.popleft()
 
+    def explain(self, source: str, why: str, t: float) -> None:
+        """What Auto did in a round, and why; it is shown long enough to be read."""
+        self._sources[source] += 1
+        if t - self._doing_since >= READABLE_S:
+            self._doing, self._doing_since = f"Now {why}", t
+
     def finish(self, stats: Stats, plain: float | None) -> None:
         """The answer is complete: nothing happens right now any more."""
         self.stats, self.plain_tokens_per_s = stats, plain
         self._recent.clear()
+        self._doing = f"Rounds: {sources_in_words(self._sources)}" if self._sources else ""
 
     @property
     def now_tokens_per_s(self) -> float | None:
@@ -51,6 +62,7 @@ class FigureKeeper:
             "speed": speed(stats.tokens_per_s),
             "now": speed(self.now_tokens_per_s),
             **self._against_plain(),
+            "doing": self._doing,
             "acceptance": percent(stats.acceptance_rate),
             "length": number(stats.mean_acceptance_length, 2),
             "per_pass": number(stats.tokens_per_pass, 2),

@@ -11,13 +11,13 @@ import gradio as gr
 from app.core.errors import HeadstartError
 from app.core.settings import Request
 from app.library.presets import Preset
-from app.ui import memory_bar, settings_panel
+from app.ui import memory_bar, outlook, settings_panel
 from app.ui.answering import Answer, Client, answer
 from app.ui.components import scripted
 from app.ui.conversation import Conversation, Conversations
 from app.ui.examples import EXAMPLES
 from app.ui.figures import DASH, FigureKeeper
-from app.ui.picker import Offer, Picker, Picks, progress_card
+from app.ui.picker import DRAFTING, Offer, Picker, Picks, progress_card, require_listed
 from app.ui.shelf import Shelf
 
 QUIET = {"show_progress": "hidden", "concurrency_limit": None, "api_visibility": "private"}
@@ -43,13 +43,16 @@ class GenerateTab:
         self.offer = scripted("offer.html", ["offer.js"], elem_id="offer")
         with gr.Row(elem_id="about"):
             self.notes = scripted("notes.html", ["notes.js"], value={}, elem_id="notes")
+            self.outlook = scripted(
+                "outlook.html", ["nodes.js", "outlook-list.js", "outlook.js"], value={}, elem_id="outlook"
+            )
             self.memory = scripted(
                 "memory.html", ["nodes.js", "memory-bar.js", "memory.js"], value={}, elem_id="memory"
             )
         with gr.Row(elem_id="main"):
             self.chat = scripted(
                 "conversation.html",
-                ["nodes.js", "tokens.js", "conversation.js"],
+                ["nodes.js", "strip.js", "tokens.js", "conversation.js"],
                 value="",
                 elem_id="chat",
                 examples=EXAMPLES,
@@ -71,7 +74,10 @@ class GenerateTab:
             self._offer_choices, [self.tab_id, self.offer], chosen, **QUIET
         ).then(self._offer_best, self.offer, self.offer, **QUIET)
         shown = [self.chat, self.figures]
-        self.chat.ask(self._ask, asked_with, shown, trigger_mode="multiple", **QUIET)
+        loaded_with = [self.picker, *(self.fields[name] for name in settings_panel.LOADING)]
+        self.chat.ask(self._ask, asked_with, shown, trigger_mode="multiple", **QUIET).then(
+            self._expect, loaded_with, self.outlook, **QUIET
+        )
         self.chat.halt(self._halt, None, None, trigger_mode="multiple", **QUIET)
         self.chat.renew(self._renew, None, shown, **QUIET)
         self.picker.picked(self._picked, self.offer, chosen, trigger_mode="multiple", **QUIET)
@@ -79,15 +85,15 @@ class GenerateTab:
             self._after_fetch, self.offer, chosen, **QUIET
         )
         self.offer.give_up(self._give_up, None, None, **QUIET)
-        loaded_with = [self.picker, *(self.fields[name] for name in settings_panel.LOADING)]
-        gr.on(
-            [part.change for part in loaded_with],
-            self._weigh,
-            loaded_with,
-            self.memory,
-            trigger_mode="always_last",
-            **QUIET,
-        )
+        for told, on in ((self._weigh, self.memory), (self._expect, self.outlook)):
+            gr.on(
+                [part.change for part in loaded_with],
+                told,
+                loaded_with,
+                on,
+                trigger_mode="always_last",
+                **QUIET,
+            )
         gr.on(
             [part.change for part in asked_with],
             self._remember,
@@ -113,6 +119,7 @@ class GenerateTab:
         settings = dict(zip(self.fields, values, strict=True))
         try:
             load, speculation, sampling, max_tokens, stop = settings_panel.to_settings(picks, settings)
+            require_listed(self._shelf, load.target, load.draft)
             messages = conversation.messages(settings["system"] or "")
             request = Request(messages, False, max_tokens, stop, sampling, speculation)
         except HeadstartError as error:
@@ -169,7 +176,18 @@ class GenerateTab:
     def _weigh(self, picks: Picks, *values: Any) -> dict[str, Any]:
         settings = dict(zip(settings_panel.LOADING, values, strict=True))
         try:
-            return memory_bar.shown(self._shelf.memory(settings_panel.to_load(picks, settings)))
+            load = settings_panel.to_load(picks, settings)
+            require_listed(self._shelf, load.target, load.draft)
+            return memory_bar.shown(self._shelf.memory(load))
+        except HeadstartError:  # said once something is asked
+            return {}
+
+    def _expect(self, picks: Picks, *values: Any) -> dict[str, Any]:
+        settings = dict(zip(settings_panel.LOADING, values, strict=True))
+        if not picks or picks["mode"] not in DRAFTING:
+            return {}
+        try:
+            return outlook.shown(self._shelf.outlook(settings_panel.to_load(picks, settings)))
         except HeadstartError:  # said once something is asked
             return {}
 

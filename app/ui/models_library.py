@@ -14,6 +14,7 @@ from app.core.memory import MemoryEstimate
 from app.core.settings import LoadSettings
 
 if TYPE_CHECKING:
+    from app.compare.outlook import Expectation
     from app.library.catalogue import ModelFile
     from app.library.downloads import DownloadQueue
     from app.library.folders import Place
@@ -33,6 +34,7 @@ class Library(Protocol):
     def rank_drafts(self, target: Path) -> list[Candidate]: ...
     def siblings(self, target: ModelFile) -> list[Sibling]: ...
     def estimate(self, load: LoadSettings) -> MemoryEstimate: ...
+    def outlook(self, load: LoadSettings) -> list[Expectation]: ...
     def fit(self, n_bytes: int) -> str: ...
     def presets(self) -> list[Preset]: ...
     def is_here(self, preset: Preset) -> bool: ...
@@ -97,6 +99,12 @@ class DiskLibrary:
         from app.library.memory import estimate
 
         return estimate(load)
+
+    def outlook(self, load: LoadSettings) -> list[Expectation]:
+        """What Auto may gain with these models, by kind of task."""
+        from app.compare.outlook import outlook
+
+        return outlook(load)
 
     def fit(self, n_bytes: int) -> str:
         """Whether a model file of that size suits this machine: ``fits``, ``tight`` or ``large``."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.core.errors import HeadstartError
 from app.core.settings import LoadSettings
-from app.ui import memory_bar
+from app.ui import memory_bar, outlook
 from app.ui.figures import size
 from app.ui.models_disk import Disk, title_of
 from app.ui.models_library import Library
@@ -29,7 +29,11 @@ class Pairs:
     def __init__(self, library: Library, disk: Disk) -> None:
         self._library = library
         self._disk = disk
-        self.acts: dict[str, Callable[..., Any]] = {"pairs": self._pairs, "estimate": self._estimate}
+        self.acts: dict[str, Callable[..., Any]] = {
+            "pairs": self._pairs,
+            "estimate": self._estimate,
+            "outlook": self._outlook,
+        }
 
     def _pairs(self, target: str) -> dict[str, Any]:
         file = self._disk.file(target)
@@ -66,8 +70,15 @@ class Pairs:
             n_ctx = int(context)
         except ValueError:
             raise HeadstartError("the context must be a whole number of tokens", "4096 is usual") from None
-        load = LoadSettings(Path(target), Path(draft) if draft else None, n_ctx=n_ctx)
-        return memory_bar.shown(self._library.estimate(load))
+        return memory_bar.shown(
+            self._library.estimate(dataclasses.replace(self._load(target, draft), n_ctx=n_ctx))
+        )
+
+    def _outlook(self, target: str, draft: str) -> dict[str, Any]:
+        return outlook.shown(self._library.outlook(self._load(target, draft)))
+
+    def _load(self, target: str, draft: str) -> LoadSettings:
+        return LoadSettings(self._disk.file(target).path, self._disk.file(draft).path if draft else None)
 
 
 def family(file: ModelFile) -> str:

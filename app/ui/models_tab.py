@@ -11,6 +11,7 @@ from app.ui.models_pairs import Pairs
 SCRIPTS = [
     "nodes.js",
     "memory-bar.js",
+    "outlook-list.js",
     "models.js",
     "models-disk.js",
     "models-pairs.js",

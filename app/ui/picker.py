@@ -15,8 +15,10 @@ from app.ui.shelf import Download, Shelf
 from app.worker.machine import usable_memory
 
 Picks = Mapping[str, Any]  # preset, target, mode, draft; "" where nothing is picked
+NO_DRAFT = "none"  # picked on purpose, for Auto
 Offer = dict[str, Any] | None  # what the card shows
 Option = tuple[str, str, str]  # value, words, why it can't be chosen or ""
+DRAFTING = (Mode.AUTO.value, Mode.DRAFT.value)  # the modes that may have a draft model
 READY, TO_FETCH, UNTRIED = "Ready", "To fetch", "Well-known pairs, not tried here"
 
 
@@ -37,15 +39,15 @@ class Picker:
 
     def picks_of(self, preset: Preset) -> Picks:
         """What a preset picks."""
-        draft = preset.draft and str(self.shelf.path_of(preset.draft))
+        draft = str(self.shelf.path_of(preset.draft)) if preset.draft else NO_DRAFT
         target = str(self.shelf.path_of(preset.target))
         mode = preset.speculation.mode.value
-        return {"preset": preset.name, "target": target, "mode": mode, "draft": draft or ""}
+        return {"preset": preset.name, "target": target, "mode": mode, "draft": draft}
 
     def shown(self, picks: Picks, offer: Offer) -> tuple[dict[str, Any], dict[str, Any], Offer]:
         """The values of picker, notes and offer, after the ``offer`` that is shown now.
 
-        A pick that isn't there any more is replaced.
+        A pick that can't be used any more is replaced, and a note says so.
         """
         presets, errors = self.shelf.presets()
         try:
@@ -53,9 +55,13 @@ class Picker:
         except HeadstartError as error:  # llama.cpp itself does not load here
             targets, errors = [], [*errors, error]
         target = valid(picks.get("target"), targets)
-        mode = picks.get("mode") or Mode.LOOKUP.value
-        drafts, problem = draft_options(self.shelf, target) if mode == Mode.DRAFT.value else ([], None)
-        draft = valid(picks.get("draft"), drafts, avoid=target)
+        mode = picks.get("mode") or Mode.AUTO.value
+        drafts, problem = draft_options(self.shelf, target) if mode in DRAFTING else ([], None)
+        picked = picks.get("draft")
+        draft = valid(picked, drafts, avoid=target)
+        if mode == Mode.AUTO.value:
+            drafts = [(NO_DRAFT, "No draft, look-ups alone", ""), *drafts]
+            draft = NO_DRAFT if picked == NO_DRAFT else draft or NO_DRAFT
         chosen = self.preset(picks.get("preset"))
         value = {
             "preset": chosen.name if chosen else "",
@@ -70,6 +76,8 @@ class Picker:
             },
         }
         problems = [str(error) for error in [*errors, *([problem] if problem else [])]]
+        problems += replacement("target", picks.get("target"), target, targets)
+        problems += replacement("draft", picked if picked != NO_DRAFT else None, draft, drafts)
         notes = {"summary": chosen.summary if chosen else "", "problems": problems}
         if offer is None or offer["state"] != "fetching":
             is_missing = chosen is not None and bool(self.shelf.missing(chosen))
@@ -152,6 +160,27 @@ def draft_options(shelf: Shelf, target: str) -> tuple[list[Option], HeadstartErr
         (str(file.path), file.name, "" if check.fits else "; ".join(check.reasons) or "does not fit")
         for file, check in checked
     ], None
+
+
+def replacement(role: str, picked: str | None, taken: str, options: list[Option]) -> list[str]:
+    """What to say where the ``picked`` file is gone or broken and another was ``taken``; mostly nothing."""
+    if not picked or picked == taken or not options:
+        return []
+    names = {path: name for path, name, _ in options}
+    if role == "draft" and picked in names:  # the list itself says why it does not fit
+        return []
+    why = next((problem for path, _, problem in options if path == picked), "it is not there any more")
+    instead = f"{names[taken]} was chosen instead" if taken else "nothing can take its place"
+    return [f"The {role} {Path(picked).stem} can't be used ({why}); {instead}"]
+
+
+def require_listed(shelf: Shelf, *paths: Path | None) -> None:
+    """Raise HeadstartError unless each path is one that can be picked: a request need not come from the page
+    itself, nor be as young as the folder."""
+    listed = {file.path for file in shelf.models()}
+    for path in filter(None, paths):
+        if path not in listed:
+            raise HeadstartError(f"{path.name} is not among the models here", "choose another")
 
 
 def valid(value: str | None, options: list[Option], avoid: str = "") -> str:

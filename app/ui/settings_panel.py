@@ -13,6 +13,7 @@ import gradio as gr
 from app.core.errors import UsageError
 from app.core.settings import KV_TYPES, MAX_DRAFT, LoadSettings, Mode, SamplingSettings, SpeculationSettings
 from app.library.presets import Preset
+from app.ui.picker import DRAFTING, NO_DRAFT
 
 WHOLE = {"n_draft", "ngram_min", "ngram_max", "n_ctx", "top_k", "repeat_last_n", "seed", "max_tokens"}
 OPTIONAL = {"threads", "gpu_layers", "draft_gpu_layers"}
@@ -22,8 +23,8 @@ LOADING = ("n_ctx", "threads", "gpu_layers", "draft_gpu_layers", "cache_type", "
 ONLY_IN = {
     "n_draft": (Mode.DRAFT.value, Mode.LOOKUP.value),
     "p_min": (Mode.DRAFT.value,),
-    "draft_gpu_layers": (Mode.DRAFT.value,),
-    "draft_cache_type": (Mode.DRAFT.value,),
+    "draft_gpu_layers": DRAFTING,
+    "draft_cache_type": DRAFTING,
     "ngram_min": (Mode.LOOKUP.value,),
     "ngram_max": (Mode.LOOKUP.value,),
 }
@@ -157,7 +158,8 @@ def to_load(picks: Mapping[str, Any], values: Mapping[str, Any]) -> LoadSettings
     if not picks.get("target"):
         raise UsageError("no target model is chosen", "choose one above, or fetch a preset")
     mode = Mode(picks["mode"])
-    if mode is Mode.DRAFT and not picks["draft"]:
+    draft = picks["draft"] if mode.value in DRAFTING and picks["draft"] != NO_DRAFT else ""
+    if mode is Mode.DRAFT and not draft:
         raise UsageError("no draft model is chosen", "choose one that fits, or take Lookup, which needs none")
     number = _Reader(values)
     load = LoadSettings(
@@ -168,11 +170,11 @@ def to_load(picks: Mapping[str, Any], values: Mapping[str, Any]) -> LoadSettings
         cache_type_k=values["cache_type"],
         cache_type_v=values["cache_type"],
     )
-    if mode is not Mode.DRAFT:
+    if not draft:
         return load
     return dataclasses.replace(
         load,
-        draft=Path(picks["draft"]),
+        draft=Path(draft),
         draft_gpu_layers=number("draft_gpu_layers"),
         draft_cache_type_k=values["draft_cache_type"],
         draft_cache_type_v=values["draft_cache_type"],

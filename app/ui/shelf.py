@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from app.core.errors import HeadstartError
 from app.core.memory import MemoryEstimate
@@ -16,6 +16,9 @@ from app.core.settings import LoadSettings
 from app.library.catalogue import ModelFile
 from app.library.fetch import Progress
 from app.library.presets import Preset, PresetModel
+
+if TYPE_CHECKING:
+    from app.compare.outlook import Expectation
 
 
 class Shelf(Protocol):
@@ -29,6 +32,7 @@ class Shelf(Protocol):
     def best_preset(self) -> Preset | None: ...
     def download(self, preset: Preset) -> Download: ...
     def memory(self, load: LoadSettings) -> MemoryEstimate: ...
+    def outlook(self, load: LoadSettings) -> list[Expectation]: ...
 
 
 @dataclass(slots=True)
@@ -105,6 +109,12 @@ class DiskShelf:
         from app.library.memory import estimate
 
         return estimate(load)
+
+    def outlook(self, load: LoadSettings) -> list[Expectation]:
+        """What Auto may gain with these models, by kind of task."""
+        from app.compare.outlook import outlook
+
+        return outlook(load)
 
     def download(self, preset: Preset) -> Download:
         """The download of the preset's missing files: the one under way, or a new one."""

@@ -8,6 +8,7 @@ what the browser has seen, the browser starts over there. Records, by their firs
     status     words, fraction from 0 to 1 or null; replaces the status before it
     left_out   how many of the oldest turns did not fit the context
     a c b t x d  a token: text, round, position, source, target_prob, draft_prob
+    why        round, why Auto drafted what it did
     think      index of the first output token of the thinking part
     answer     index of the first output token after it
     failed     words, log

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from app.compare.outlook import Expectation
 from app.core.errors import HeadstartError
 from app.core.memory import RAM, DeviceNeed, MemoryEstimate, MemoryPart
 from app.core.models import ModelFacts
@@ -17,6 +18,7 @@ from app.library.folders import Place
 from app.library.pairs import Candidate, Sibling
 from app.library.presets import Preset
 from app.library.search import HubFile, HubFiles, HubRepository
+from tests.ui.fakes import expectations
 
 MODELS, ADDED = Path("/models"), Path("/more/<b>own")
 SCRIPT = "<img src=x onerror=alert(1)>"
@@ -95,6 +97,9 @@ class FakeLibrary:
         fits = need <= self.free
         advice = () if fits else ("a context of 2048 fits",)
         return MemoryEstimate(tuple(parts), (DeviceNeed(RAM, need, self.free, 16_000_000_000),), fits, advice)
+
+    def outlook(self, load: LoadSettings) -> list[Expectation]:
+        return expectations(load)
 
     def fit(self, n_bytes: int) -> str:
         return "fits" if n_bytes < 1e9 else "tight" if n_bytes < 1e10 else "large"

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from app.compare.outlook import Expectation
+from app.core.auto import Choice
 from app.core.errors import HeadstartError
 from app.core.memory import RAM, Amount, MemoryEstimate, ModelMemory, Room, advise, weigh
 from app.core.models import PairCheck
@@ -19,7 +21,17 @@ from app.library.catalogue import ModelFile
 from app.library.fetch import Progress
 from app.library.presets import HubSource, Preset, PresetModel
 from app.ui.shelf import Download
-from app.worker.messages import Failed, Finished, Loading, Message, Prefilling, RoundDone, Started, Waiting
+from app.worker.messages import (
+    Failed,
+    Finished,
+    Loading,
+    Measuring,
+    Message,
+    Prefilling,
+    RoundDone,
+    Started,
+    Waiting,
+)
 
 PLAIN_SPEED = 20.0
 
@@ -31,6 +43,7 @@ class Script:
     words: Sequence[str] = ("Hello", ",", " world", "!")
     pause_s: float = 0.0
     load_s: float = 0.0
+    measure_s: float = 0.0
     left_out: int = 0
     cached: int = 0
     opens_thinking: bool = False
@@ -44,6 +57,8 @@ class Script:
 
 
 class FakeRun:
+    silence = ""
+
     def __init__(self, client: FakeClient, load: LoadSettings, request: Request) -> None:
         self.client, self.load, self.request = client, load, request
         self.cancelled = threading.Event()
@@ -118,6 +133,9 @@ class FakeClient:
             for tenth in range(11):
                 run.put(Loading("target", run.load.target.name, tenth / 10))
                 time.sleep(script.load_s / 10)
+        if script.measure_s:
+            run.put(Measuring(run.load.target.name))
+            time.sleep(script.measure_s)
         run.put(Started((1, 2, 3), script.cached, script.left_out, script.opens_thinking))
         run.put(Prefilling(3, 3))
         stats = StatsRecorder(clock, 30 + script.cached, script.cached, clock())
@@ -140,37 +158,63 @@ class FakeClient:
             stats.observe(round_)
             text += "".join(token.text for token in tokens if token.kind.is_output)
             ids += list(round_.output)
-            run.put(RoundDone(number, tokens, stats.snapshot(), clock() - started, PLAIN_SPEED))
+            choice = choice_of(number) if run.request.speculation.mode is Mode.AUTO else None
+            run.put(RoundDone(number, tokens, stats.snapshot(), clock() - started, PLAIN_SPEED, choice))
         run.put(Finished((1, 2, 3), tuple(ids), text, reason, stats.snapshot(), PLAIN_SPEED))
+
+
+# What auto does here, round by round, again and again.
+AUTO_SOURCES = ("model", "lookup", "none", "both")
+
+
+def choice_of(number: int) -> Choice:
+    source = AUTO_SOURCES[number % len(AUTO_SOURCES)]
+    if source == "none":
+        return Choice("none", "model", 0, 0.8, 1.9)
+    return Choice(source, source, 0 if source == "model" else 2, 2.5, 1.25)
+
+
+def sources_of(number: int, speculation: SpeculationSettings) -> tuple[DraftSource, ...]:
+    """Who proposes each token of a round's draft."""
+    k, model, lookup = speculation.n_draft, DraftSource.MODEL, DraftSource.LOOKUP
+    if speculation.mode is Mode.AUTO:
+        mixed = {"model": (model,) * k, "lookup": (lookup,) * k, "both": (lookup,) * 2 + (model,) * (k - 2)}
+        return mixed.get(AUTO_SOURCES[number % len(AUTO_SOURCES)], ())
+    return {Mode.DRAFT: (model,) * k, Mode.LOOKUP: (lookup,) * k}.get(speculation.mode, ())
 
 
 def rounds(
     words: Sequence[str], speculation: SpeculationSettings
 ) -> Iterator[tuple[Round, tuple[TokenEvent, ...]]]:
     """The words as rounds: whole drafts and broken ones by turns, with what was proposed instead."""
-    source = DraftSource.LOOKUP if speculation.mode is Mode.LOOKUP else DraftSource.MODEL
-    k = 0 if speculation.mode is Mode.PLAIN else speculation.n_draft
     at = number = 0
     while at < len(words):
+        sources = sources_of(number, speculation)
+        k = len(sources)
         broken = number % 3 == 1
         accepted = min(k // 2 if broken else k, len(words) - at - 1)
         wrong = [] if not broken or accepted == k else [" wrong", " and", " more"][: k - accepted]
         draft_length = accepted + len(wrong)
         own = TokenKind.RECOVERED if wrong else TokenKind.BONUS if draft_length else TokenKind.TARGET
-        probability = None if source is DraftSource.LOOKUP else 0.82
+        sources = sources[:draft_length]
+        probabilities = tuple(None if source is DraftSource.LOOKUP else 0.82 for source in sources)
         tokens = [
-            TokenEvent(at + i, words[at + i], TokenKind.ACCEPTED, number, i, source, 0.9123, probability)
+            TokenEvent(
+                at + i, words[at + i], TokenKind.ACCEPTED, number, i, sources[i], 0.9123, probabilities[i]
+            )
             for i in range(accepted)
         ]
         for i, word in enumerate(wrong):
             kind = TokenKind.DISCARDED if i else TokenKind.REJECTED
-            tested = None if i else 0.0312
-            tokens.append(TokenEvent(900 + i, word, kind, number, accepted + i, source, tested, probability))
+            tested, place = None if i else 0.0312, accepted + i
+            tokens.append(
+                TokenEvent(900 + i, word, kind, number, place, sources[place], tested, probabilities[place])
+            )
         last = at + accepted
         tokens.append(TokenEvent(last, words[last], own, number, None, None, 0.75, None))
         round_ = Round(
-            number, tuple(range(draft_length)), accepted, last, own, (source,) * draft_length,
-            (probability,) * draft_length, (0.9,) * (accepted + 1), 0.001, 0.01,
+            number, tuple(range(draft_length)), accepted, last, own, sources,
+            probabilities, (0.9,) * (accepted + 1), 0.001, 0.01,
         )  # fmt: skip
         yield round_, tuple(tokens)
         at, number = last + 1, number + 1
@@ -178,6 +222,13 @@ def rounds(
 
 def preset_model(name: str, size: int) -> PresetModel:
     return PresetModel(name, size, "0" * 64, "Apache-2.0", HubSource("someone/some", "main", f"{name}.gguf"))
+
+
+def expectations(load: LoadSettings) -> list[Expectation]:
+    """Nothing is known of the target alone; of a pair, two kinds, one of them from a comparison."""
+    if not load.draft:
+        return [Expectation("code", None, False, None), Expectation("edit", None, False, None)]
+    return [Expectation("code", 1.1, False, None), Expectation("edit", 1.84, True, 1.72)]
 
 
 @dataclass
@@ -270,6 +321,9 @@ class FakeShelf:
         rooms = [Room(RAM, 4_000_000_000, 8_000_000_000)]
         found = weigh(models, load.n_ctx, rooms)
         return found if found.fits else replace(found, advice=advise(models, small, load.n_ctx, rooms))
+
+    def outlook(self, load: LoadSettings) -> list[Expectation]:
+        return expectations(load)
 
     @staticmethod
     def _model_memory(role: str, weights: float, cache_type: str) -> ModelMemory:

@@ -104,9 +104,12 @@ def test_figures_and_counts_match_the_spans(fake: Served, visitor: Visitor) -> N
     accepted = len(page.query_selector_all(".hs-text .k-a"))
     drafted = accepted + len(page.query_selector_all(".hs-text :is(.k-x, .k-d)"))
     expect(page.locator("[data-figure=acceptance]")).to_have_text(f"{100 * accepted / drafted:.0f} %")
-    rounds = len(page.query_selector_all(".hs-strip i"))
-    second = page.locator(".hs-strip i").nth(1)
-    expect(second).to_have_attribute("title", "Round 2: 4 drafted by the draft model, 2 accepted")
+    rounds = len(page.query_selector_all(".hs-strip > i"))
+    second = page.locator(".hs-strip > i").nth(1)
+    second.hover()
+    expect(page.locator(".hs-round-words")).to_have_text(
+        "Round 2: 4 by the draft model proposed, 2 accepted, 3 tokens."
+    )
     expect(page.locator("[data-figure=passes]")).to_have_text(str(rounds))
     expect(page.locator(".hs-ratio [data-figure]")).to_have_text(
         re.compile(r"plain.*\(estimate\)$|plain \(estimate\)$")
@@ -497,9 +500,11 @@ def test_one_tab_stop_for_a_whole_answer(fake: Served, visitor: Visitor) -> None
     finished(page)
     assert (
         page.evaluate("[...document.querySelectorAll('.hs-answer [tabindex], .hs-answer button')].length")
-        == 3
+        == 4
     )
     page.focus(".hs-text")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "hs-strip"
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Copy"
 

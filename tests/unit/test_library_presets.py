@@ -215,7 +215,7 @@ def test_the_presets_that_ship() -> None:
     by_name = {preset.name: preset for preset in presets}
     assert [preset.name for preset in presets if preset.is_tried] == ["coder", "coder-lookup", "starter"]
     assert by_name["coder"].size == 1117320768 + 491400064
-    assert by_name["coder"].speculation.mode is Mode.DRAFT
+    assert by_name["coder"].speculation.mode is Mode.AUTO
     assert by_name["coder-lookup"].speculation.mode is Mode.LOOKUP
     assert by_name["coder-lookup"].draft is None
     assert by_name["starter"].target.size == 98362432
@@ -226,7 +226,7 @@ def test_the_pairs_that_nobody_tried_here_say_so_and_where_they_were_seen() -> N
     assert len(untried) >= 12
     for preset in untried:
         assert preset.summary == "A well-known pair, not tried here."
-        assert preset.speculation.mode is Mode.DRAFT
+        assert preset.speculation.mode is Mode.AUTO
         assert preset.draft is not None
         assert preset.target.size > 3 * preset.draft.size
         for model in preset.models:

@@ -1,7 +1,9 @@
 // Setting up: the form is kept here; the server says what can be picked, how long it may take, what is wrong.
 let form = null, plainColumn = null, choices = null, planned = 0, checking = false;
 
-const MODES = [["plain", "Plain"], ["draft", "Draft"], ["lookup", "Lookup"]];
+const MODES = [["plain", "Plain"], ["auto", "Auto"], ["draft", "Draft"], ["lookup", "Lookup"]];
+const NO_DRAFT = "none";
+const drafting = (mode) => mode === "draft" || mode === "auto";
 
 function options(select, list, value) {
   select.replaceChildren(...list.map(([id, words, problem]) => {
@@ -28,20 +30,20 @@ function drawColumns() {
     mode.setAttribute("aria-label", `Column ${place + 1}: mode`);
     mode.addEventListener("change", () => {
       column.mode = mode.value;
-      if (mode.value === "draft") column.draft ||= firstDraft();
+      column.draft = draftFor(column);
       drawColumns();
       plan();
     });
     row.append(make("span", "hs-c-number", String(place + 1)), mode);
-    if (column.mode === "draft") {
+    if (drafting(column.mode)) {
       const draft = make("select", "hs-c-small hs-c-draft");
-      options(draft, choices.drafts, column.draft);
+      options(draft, column.mode === "auto" ? [[NO_DRAFT, "No draft, look-ups alone", ""], ...choices.drafts.filter(([id]) => id)] : choices.drafts, column.draft);
       draft.setAttribute("aria-label", `Column ${place + 1}: draft model`);
       draft.addEventListener("change", () => (column.draft = draft.value, plan()));
       row.append(draft);
     }
     const whole = {min: 1, max: choices.max_draft, step: 1};
-    if (column.mode !== "plain") row.append(numberField(column, "n_draft", "K", "Draft length: tokens proposed before each pass", whole));
+    if (column.mode === "draft" || column.mode === "lookup") row.append(numberField(column, "n_draft", "K", "Draft length: tokens proposed before each pass", whole));
     if (column.mode === "draft") {
       row.append(numberField(column, "p_min", "p_min", "The draft stops when its best guess is less likely; 0 never stops", {min: 0, max: 0.95, step: 0.05}));
     }
@@ -67,6 +69,14 @@ function drawColumns() {
     add.disabled = full || none;
     add.title = full ? `At most ${choices.max_columns} columns fit side by side` : none ? "No other model on this machine fits this target as a draft" : "";
   }
+}
+
+// The draft that a column keeps, or begins with, in its mode and with this target.
+function draftFor({mode, draft}) {
+  if (!drafting(mode)) return "";
+  const fit = choices.drafts.some(([id, , problem]) => id && id === draft && !problem && id !== form.target);
+  if (fit || (mode === "auto" && draft === NO_DRAFT)) return draft;
+  return firstDraft() || (mode === "auto" ? NO_DRAFT : "");
 }
 
 const firstDraft = () => {
@@ -114,8 +124,7 @@ async function plan(isNewTarget = false) {
   if (!answer || mine !== planned) return;
   choices = answer.choices;
   if (isNewTarget) {
-    const fit = new Set(choices.drafts.filter(([id, , problem]) => !problem && id !== form.target).map(([id]) => id));
-    for (const column of form.columns) if (column.mode === "draft" && !fit.has(column.draft)) column.draft = firstDraft();
+    for (const column of form.columns) column.draft = draftFor(column);
     form.columns = form.columns.filter(({mode, draft}) => mode !== "draft" || draft);
     drawColumns();
     return plan();
@@ -140,7 +149,7 @@ document.addEventListener("headstart-pick", async () => {
 });
 for (const add of $$("[data-add]")) add.addEventListener("click", () => {
   const mode = add.dataset.add;
-  form.columns.push({...plainColumn, mode, draft: mode === "draft" ? firstDraft() : "", n_draft: mode === "lookup" ? 10 : plainColumn.n_draft});
+  form.columns.push({...plainColumn, mode, draft: draftFor({mode, draft: ""}), n_draft: mode === "lookup" ? 10 : plainColumn.n_draft});
   drawColumns();
   plan();
 });

@@ -41,6 +41,7 @@ function follow() {
   for (let end; (end = value.indexOf("\n", cursor)) >= 0; cursor = end + 1) {
     const [kind, ...fields] = JSON.parse(value.slice(cursor, end));
     if (kind in KINDS) current().answer.addToken(kind, ...fields);
+    else if (kind === "why") current().answer.strip.explain(...fields);
     else {
       current()?.answer.flush();
       readers[kind](...fields);
@@ -262,7 +263,7 @@ element.addEventListener("copy", (event) => {
   const range = window.getSelection().rangeCount && window.getSelection().getRangeAt(0);
   if (!range || range.collapsed || !turnsBox.contains(range.commonAncestorContainer)) return;
   const part = range.cloneContents();
-  part.querySelectorAll(".k-x, .k-d, button, summary, .hs-strip, .hs-status").forEach((node) => node.remove());
+  part.querySelectorAll(".k-x, .k-d, button, summary, .hs-rounds, .hs-status").forEach((node) => node.remove());
   const blocks = part.querySelectorAll(".hs-question-text, .hs-text, .hs-summary, .hs-note, .hs-failed");
   const texts = blocks.length ? [...blocks].map((node) => node.textContent) : [part.textContent];
   event.clipboardData.setData("text/plain", texts.join("\n\n"));

@@ -96,7 +96,7 @@ function drawChart(positions) {
 function draw() {
   const value = props.value || {};
   for (const spot of element.querySelectorAll("[data-figure]")) {
-    const text = value[spot.dataset.figure] ?? (spot.dataset.figure === "prompt" ? "" : "—");
+    const text = value[spot.dataset.figure] ?? (["prompt", "doing"].includes(spot.dataset.figure) ? "" : "—");
     if (spot.textContent !== text) spot.textContent = text;
   }
   for (const spot of element.querySelectorAll("[data-count]")) {

@@ -1,5 +1,5 @@
 // Pairs: drafts for a target, the memory that a pair takes, and where to find a draft.
-let target = "", draft = "", asked = 0, weighed = 0;
+let target = "", draft = "", asked = 0, weighed = 0, foreseen = 0;
 
 function drawTargets() {
   const usable = rows.filter((row) => row.usable).sort((one, other) => (one.name < other.name ? -1 : 1));
@@ -40,7 +40,7 @@ async function chooseTarget(id, wanted = "") {
 function drawDrafts(drafts) {
   const fitting = drafts.filter(({fits}) => fits), others = drafts.filter(({fits}) => !fits);
   const nodes = fitting.map((one) => drawDraft(one, `${one.size} · ${one.note}`));
-  nodes.push(drawDraft({id: "", name: "No draft", fits: true}, "prompt lookup or plain decoding need none"));
+  nodes.push(drawDraft({id: "", name: "No draft", fits: true}, "Auto then has its look-ups alone"));
   if (others.length) {
     const fold = make("details", "hs-m-others"), list = make("div");
     fold.open = others.length <= 8;
@@ -68,6 +68,7 @@ function chooseDraft(id) {
   $(".hs-m-use").textContent = id ? "Use this pair" : "Use without a draft";
   $(".hs-m-use").disabled = false;
   weigh();
+  lookAhead();
 }
 
 // Of several answers only that to the last question counts.
@@ -81,6 +82,16 @@ async function weigh() {
   if (mine !== weighed) return;
   $(".hs-m-memory").classList.remove("hs-m-stale");
   drawMemory(answer);
+}
+
+async function lookAhead() {
+  const mine = ++foreseen;
+  const answer = target ? await call("outlook", {target, draft}) : null;
+  if (mine !== foreseen) return;
+  $(".hs-m-outlook").hidden = !answer;
+  if (!answer) return;
+  $(".hs-m-outlook > p").textContent = answer.headline;
+  $(".hs-m-outlook > div").replaceChildren(...(answer.rows.length ? outlookRows(answer) : []));
 }
 
 function drawMemory(answer) {
@@ -106,4 +117,4 @@ function drawSiblings({siblings, family}) {
 $(".hs-m-target").addEventListener("change", (event) => (showProblem(""), chooseTarget(event.target.value)));
 $(".hs-m-memory input").addEventListener("input", () => (showProblem(""), weigh()));
 $(".hs-m-use").addEventListener("click", () =>
-  useOnGenerate({target, ...(draft ? {draft, mode: "draft"} : {mode: "lookup"})}, {n_ctx: Number($(".hs-m-memory input").value)}));
+  useOnGenerate({target, mode: "auto", draft: draft || "none"}, {n_ctx: Number($(".hs-m-memory input").value)}));

@@ -21,7 +21,7 @@ function answered() {
 
 const pick = (name, value) => ask(name, name === "preset" ? {preset: value} : {preset: "", [name]: value});
 
-for (const [value, words] of [["draft", "Draft"], ["lookup", "Lookup"], ["plain", "Plain"]]) {
+for (const [value, words] of [["auto", "Auto"], ["draft", "Draft"], ["lookup", "Lookup"], ["plain", "Plain"]]) {
   const label = document.createElement("label"), radio = document.createElement("input"), span = document.createElement("span");
   Object.assign(radio, {type: "radio", name: "hs-mode", value});
   radio.addEventListener("change", () => pick("mode", value));
@@ -58,7 +58,7 @@ function draw() {
     select.value = value[name] ?? "";
   }
   for (const radio of modes.querySelectorAll("input")) radio.checked = radio.value === value.mode;
-  element.querySelector("#draft-pick").hidden = value.mode !== "draft";
+  element.querySelector("#draft-pick").hidden = value.mode !== "draft" && value.mode !== "auto";
 }
 // Another tab of the page picks for this one, or says that the files may have changed.
 document.addEventListener("headstart-pick", ({detail}) => ask("", detail.picks, detail.values));

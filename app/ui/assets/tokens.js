@@ -1,4 +1,4 @@
-// One answer's tokens in the page: spans, the thinking fold, the strip of rounds. Text goes in by textContent alone.
+// One answer's tokens in the page: spans, and the thinking fold. Text goes in by textContent alone.
 const KINDS = {a: "accepted", c: "recovered", b: "bonus", t: "target", x: "rejected", d: "discarded"};
 const SOURCES = {m: "the draft model", l: "prompt lookup"};
 
@@ -10,17 +10,15 @@ class AnswerView {
   constructor() {
     this.tokens = [];
     this.outputs = [];
-    this.rounds = [];
     this.root = make("article", "hs-answer");
     this.text = make("div", "hs-text");
     this.text.tabIndex = 0;
     this.text.setAttribute("role", "group");
     this.text.setAttribute("aria-label", "Answer. The arrow keys step through its tokens.");
     this.status = make("div", "hs-status");
-    this.strip = make("div", "hs-strip");
-    this.strip.setAttribute("aria-hidden", "true");
+    this.strip = new StripView();
     this.foot = make("div", "hs-foot");
-    this.root.append(this.text, this.status, this.strip, this.foot);
+    this.root.append(this.text, this.status, this.strip.root, this.foot);
     this.into = this.text;
     this.fresh = document.createDocumentFragment();
   }
@@ -43,14 +41,7 @@ class AnswerView {
     if (isOutput) this.outputs.push(token);
     if (this.afterThinking && isOutput) this.afterThinking = !text.trim();
     (this.afterThinking ? this.foldBody : this.fresh).append(node);
-    const seen = (this.rounds[round] ??= {round, drafted: 0, accepted: 0, own: "", source: null});
-    if (position === null) seen.own = code;
-    else {
-      seen.drafted += 1;
-      seen.accepted += code === "a";
-      seen.source ??= source;
-    }
-    this.dirtyFrom = Math.min(this.dirtyFrom ?? round, round);
+    this.strip.add(code, round, position, source);
   }
 
   flush() {
@@ -58,22 +49,7 @@ class AnswerView {
       this.status.textContent = "";
       this.into.append(this.fresh);
     }
-    for (let i = this.dirtyFrom ?? this.rounds.length; i < this.rounds.length; i++) this.drawRound(this.rounds[i]);
-    if (this.dirtyFrom !== undefined) this.strip.scrollLeft = this.strip.scrollWidth;
-    this.dirtyFrom = undefined;
-  }
-
-  drawRound(round) {
-    if (!round) return;
-    if (!round.node) {
-      round.node = make("i");
-      this.strip.append(round.node);
-    }
-    round.node.className = "from-" + (round.source ?? "none");
-    round.node.title = `Round ${round.round + 1}: ` +
-      (round.drafted ? `${round.drafted} drafted by ${SOURCES[round.source]}, ${round.accepted} accepted` : "nothing drafted");
-    round.node.style.setProperty("--out", round.accepted + (round.own ? 1 : 0));
-    round.node.style.setProperty("--all", round.drafted + 1);
+    this.strip.flush();
   }
 
   // The thinking part: what lies from output token `index` on moves into a fold.
@@ -131,7 +107,7 @@ class AnswerView {
   }
 
   describe(token) {
-    const round = this.rounds[token.round];
+    const round = this.strip.rounds[token.round];
     const rows = [["Round", String(token.round + 1)]];
     if (token.position !== null) {
       rows.push(["Place in the draft", `${token.position + 1} of ${round.drafted}`]);

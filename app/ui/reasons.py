@@ -1,0 +1,34 @@
+"""Why Auto drafted what it did, in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from app.core.auto import Choice
+from app.core.models import size_in_name
+
+_REFUSED = {"lookup": "a look-up", "model": "a draft of {draft}", "both": "a look-up that {draft} continues"}
+
+
+def why(choice: Choice, draft: Path | None, n_drafted: int) -> str:
+    """One clause on a round; ``n_drafted`` tokens came from the draft model. Costs are in tokens of plain
+    decoding's pace."""
+    name = f"the {size_in_name(draft.stem) or draft.stem}" if draft else "the draft model"
+    numbers = f"{choice.gain:.1f} more tokens for the time of {choice.cost:.1f}"
+    if choice.source == "none":
+        return f"plain: {_refusal(choice, name if draft else None)}"
+    if choice.source == "lookup":
+        return f"look-up: copying {choice.looked_up} should bring {numbers}"
+    unsure = "" if n_drafted else f", but {name} was not sure enough of one"
+    if choice.source == "model":
+        return f"draft: {name} should bring {numbers}{unsure}"
+    return f"look-up and draft: copying {choice.looked_up}, then {name}, should bring {numbers}{unsure}"
+
+
+def _refusal(choice: Choice, name: str | None) -> str:
+    if choice.gain == 0:
+        return f"nothing to look up, and {name} is not expected to pay" if name else "nothing to look up"
+    draft = _REFUSED[choice.considered].format(draft=name)
+    if round(choice.gain, 1) < round(choice.cost, 1):
+        return f"{draft} would cost {choice.cost:.1f} tokens to gain {choice.gain:.1f}"
+    return f"{draft} would gain {choice.gain:.1f} tokens for {choice.cost:.1f}, not enough for the risk"

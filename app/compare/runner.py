@@ -217,8 +217,8 @@ class Runner:
                 break
         self._warm.add(column.name)
         row = Row(column.name, slot.prompt.id, slot.prompt.category, slot.repeat)
-        if isinstance(outcome.last, Failed):
-            return dataclasses.replace(row, error=outcome.last.what)
+        if isinstance(outcome.last, Failed):  # also of a child that had to be ended to stop it
+            return None if self._cancelled else dataclasses.replace(row, error=outcome.last.what)
         if not isinstance(outcome.last, Finished) or outcome.last.finish_reason == "cancelled":
             return None
         row = dataclasses.replace(
@@ -280,7 +280,7 @@ class Runner:
                 elif isinstance(message, Last):
                     outcome.last = message
             if not said and outcome.last is None:
-                yield Doing(what, self.progress())
+                yield Doing(self._active.silence or what, self.progress())
         self._active = None
         died = isinstance(outcome.last, Failed) and outcome.last.child_died
         has_models = outcome.started or isinstance(outcome.last, Scored)

@@ -8,6 +8,7 @@ import os
 import queue
 import tempfile
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Iterator
@@ -19,10 +20,12 @@ from typing import Any
 from app.core.settings import LoadSettings, Request, Scoring
 from app.core.stats import Stats
 from app.worker.child import deaf_to_ctrl_c, prepare, reason_of_death
-from app.worker.messages import Failed, Finished, Last, Message, Waiting
+from app.worker.messages import Failed, Finished, Last, Loading, Message, Waiting
 
 _spawn = multiprocessing.get_context("spawn")
 _LOG_LINES = 200
+PATIENCE_S = 15.0  # what a cancelled run may take to end before its child is ended
+QUIET_S = 20.0  # a silence worth telling; one pass over a long prompt can take as long
 _NOTHING = Finished((), (), "", "cancelled", Stats(), None)
 _clients: weakref.WeakSet[WorkerClient] = weakref.WeakSet()
 
@@ -40,7 +43,20 @@ class Run:
         self.request = request
         self.messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self.ahead = 0
+        self.heard_at: float | None = None
+        self.is_cancelled = self.is_given_up = False
         self._client = client
+
+    @property
+    def silence(self) -> str:
+        """In words that the child has given no sign of life for long; nothing while it does."""
+        silent_s = time.monotonic() - self.heard_at if self.heard_at is not None else 0.0
+        if silent_s < QUIET_S:
+            return ""
+        return (
+            f"no sign of life from the model process for {silent_s // 5 * 5:.0f} s: it is at a long pass, "
+            f"or stuck; stopping ends it within {PATIENCE_S:.0f} s"
+        )
 
     def batches(self, timeout: float) -> Iterator[list[Message]]:
         """What has arrived, waiting at most ``timeout`` seconds for the first message of a batch.
@@ -60,7 +76,8 @@ class Run:
                 return
 
     def cancel(self) -> None:
-        """Stop this run, waiting or running; it still ends with Finished. Does nothing once it has ended."""
+        """Stop this run, waiting or running; it still ends with Finished, or with Failed where the child does
+        not answer and has to be ended. Does nothing once it has ended."""
         self._client.cancel(self)
 
 
@@ -78,6 +95,7 @@ class WorkerClient:
         self._child: BaseProcess | None = None
         self._connection: Connection[Any, Any] | None = None
         self.load: LoadSettings | None = None
+        self._patience = threading.Timer(0, lambda: None)
         self._cancel: ctypes.Array[ctypes.c_char] = _spawn.RawArray(ctypes.c_char, 2)
         handle, self._log = tempfile.mkstemp(prefix="headstart-", suffix=".log")
         os.close(handle)
@@ -108,6 +126,11 @@ class WorkerClient:
         with self._lock:
             if run is self._active:
                 self._cancel[0] = b"\1"
+                if not run.is_cancelled:
+                    run.is_cancelled = True
+                    self._patience = threading.Timer(PATIENCE_S, self._give_up, [run])
+                    self._patience.daemon = True
+                    self._patience.start()
             elif run in self._waiting:
                 self._waiting.remove(run)
                 run.messages.put(_NOTHING)
@@ -152,9 +175,11 @@ class WorkerClient:
                 self._active = run = self._waiting.popleft()
                 self._cancel[0] = b"\0"
                 self._tell_places()
+            run.heard_at = time.monotonic()
             last = self._serve(run)
             with self._lock:
                 self._active = None
+                self._patience.cancel()
                 self._lock.notify_all()
             run.messages.put(last)
 
@@ -167,6 +192,7 @@ class WorkerClient:
 
     def _serve(self, run: Run) -> Last:
         """Pass a run's messages on and return its last one."""
+        message: Message | None = None
         try:
             with self._lock:
                 if self._closing:
@@ -175,13 +201,23 @@ class WorkerClient:
             self.load = run.load
             connection.send((run.load, run.request))
             while True:
-                message: Message
-                for message in connection.recv():
+                batch = connection.recv()
+                run.heard_at = time.monotonic()
+                for message in batch:
                     if isinstance(message, Last):
                         return message
                     run.messages.put(message)
         except (EOFError, OSError) as error:
-            return self._bury(error)
+            return self._bury(
+                run, error, f" while it loaded {message.name}" if isinstance(message, Loading) else ""
+            )
+
+    def _give_up(self, run: Run) -> None:
+        """End a child that does not stop when it is told to."""
+        with self._lock:
+            if run is self._active and self._child is not None:
+                run.is_given_up = True
+                self._child.kill()
 
     def _ready_connection(self) -> Connection[Any, Any]:
         if self._child is None or not self._child.is_alive() or self._connection is None:
@@ -194,7 +230,7 @@ class WorkerClient:
             self._child, self._connection = child, ours
         return self._connection
 
-    def _bury(self, error: Exception) -> Finished | Failed:
+    def _bury(self, run: Run, error: Exception, at_what: str) -> Finished | Failed:
         """The child is gone: say why, with its last words."""
         if self._closing:
             return _NOTHING
@@ -202,10 +238,12 @@ class WorkerClient:
         if child is not None:
             child.join(2.0)
         log = self.log_tail()
-        if child is None or child.exitcode is None:
+        if run.is_given_up:
+            reason = "the model process did not stop when it was told to, and was ended"
+        elif child is None or child.exitcode is None:
             reason = f"the model process cannot be started or reached ({error})"
         else:
-            reason = reason_of_death(child.exitcode, log)
+            reason = reason_of_death(child.exitcode, log) + at_what
         self._end_child()
         return Failed(
             reason, "your text is kept; the next request starts it again", child_died=True, log_tail=log

@@ -60,6 +60,7 @@ class LoadedModel:
             on_loading(plan.role, plan.path.name, fraction)
             return not cancel.is_set()
 
+        report(0.0)  # whose file it is, should reading it end this process
         facts = read_facts(plan.path)
         if facts.kind not in USABLE_KINDS:
             raise HeadstartError(

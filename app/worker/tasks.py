@@ -6,8 +6,10 @@ A file that crashes the reader harms only that process.
 from __future__ import annotations
 
 import importlib
+import math
 import multiprocessing
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -21,6 +23,7 @@ from app.core.settings import LoadSettings
 from app.worker.child import deaf_to_ctrl_c, prepare, reason_of_death
 
 _spawn = multiprocessing.get_context("spawn")
+SILENT_S = 60.0  # what reading the head of one file may take
 Texts = Sequence[tuple[Sequence[int], Sequence[int]]]
 
 
@@ -37,11 +40,11 @@ def inspect_models(
 
     while unread := [path for path in paths if path not in results]:
         try:
-            for path, result in _run("inspect", list(unread)):
+            for path, result in _run("inspect", list(unread), silent_s=SILENT_S):
                 keep(path, result)
         except _ChildDied:
             for crashed in [path for path in unread if path not in results][:1]:
-                keep(crashed, "the file makes llama.cpp's reader crash")
+                keep(crashed, "the file makes llama.cpp's reader crash or hang")
     return results
 
 
@@ -50,10 +53,10 @@ def check_drafts(target: Path, drafts: Sequence[Path]) -> dict[Path, PairCheck]:
     results: dict[Path, PairCheck] = {}
     while unread := [path for path in drafts if path not in results]:
         try:
-            results.update(_run("check", target, unread))
+            results.update(_run("check", target, unread, silent_s=SILENT_S))
         except _ChildDied:
             for crashed in [path for path in unread if path not in results][:1]:
-                results[crashed] = PairCheck(False, ("reading the pair makes llama.cpp crash",))
+                results[crashed] = PairCheck(False, ("reading the pair makes llama.cpp crash or hang",))
     return results
 
 
@@ -130,8 +133,16 @@ class _ChildDied(HeadstartError):
     """The process ended at its work, without a word."""
 
 
-def _run(job: str, *arguments: Any, cancelled: Callable[[], bool] = lambda: False) -> Iterator[Any]:
-    """Run a function of worker.jobs in a process of its own and yield what it sends."""
+def _run(
+    job: str,
+    *arguments: Any,
+    cancelled: Callable[[], bool] = lambda: False,
+    silent_s: float = math.inf,
+) -> Iterator[Any]:
+    """Run a function of worker.jobs in a process of its own and yield what it sends.
+
+    One that has started and then sends nothing for ``silent_s`` seconds counts as dead.
+    """
     ours, theirs = _spawn.Pipe()
     with tempfile.TemporaryDirectory(prefix="headstart-") as folder:
         log = Path(folder) / "log"
@@ -140,13 +151,17 @@ def _run(job: str, *arguments: Any, cancelled: Callable[[], bool] = lambda: Fals
             child.start()
         theirs.close()
         started = False
+        heard_at = time.monotonic()
         try:
             while True:
                 arrived = ours.poll(0.1)
                 if cancelled():
                     raise Cancelled
                 if not arrived:
+                    if started and time.monotonic() - heard_at > silent_s:
+                        raise _ChildDied("the file reader gives no sign of life", "leave this file out")
                     continue
+                heard_at = time.monotonic()
                 kind, value = ours.recv()
                 if kind == "done":
                     return

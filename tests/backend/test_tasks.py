@@ -81,7 +81,7 @@ def test_a_file_on_which_the_reader_dies_is_named_and_the_rest_is_read(
 
     results = tasks.inspect_models([starter_model, endless, page], kill_the_reader)
     assert results[starter_model] == SMOL
-    assert results[endless] == "the file makes llama.cpp's reader crash"
+    assert results[endless] == "the file makes llama.cpp's reader crash or hang"
     assert "page.gguf" in str(results[page])
 
 

@@ -30,6 +30,8 @@ Answers = Callable[[LoadSettings, Request | Scoring], list[Message]]
 class ScriptedRun:
     """One batch of nothing, then the answer's messages; a cancel before the end replaces the last."""
 
+    silence = ""
+
     def __init__(self, messages: list[Message]) -> None:
         self._messages = messages
         self.cancelled = False

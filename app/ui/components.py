@@ -8,6 +8,7 @@ beside every module that subclasses a component.
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,9 @@ def answering(name: str, acts: Mapping[str, Callable[..., Any]]) -> Callable[[di
             found = acts[asked["do"]](**{key: value for key, value in asked.items() if key != "do"})
         except HeadstartError as error:
             found = {"error": sentence(error)}
+        except Exception as error:  # a script that waits must be told, whatever happened
+            traceback.print_exc()
+            found = {"error": f"The page failed: {type(error).__name__}: {error}."}
         return json.dumps(found)  # Gradio's own way takes seconds for a long answer
 
     answer.__name__ = name

@@ -11,7 +11,7 @@ from app.core.errors import UsageError
 from app.ui.components import answering, scripted
 from app.ui.figures import size
 from app.ui.making_drafts import MakingDrafts, Workshop
-from app.ui.picker import target_options, valid
+from app.ui.picker import require_listed, target_options, valid
 from app.ui.shelf import Shelf
 
 SCRIPTS = ["nodes.js", "make-draft.js"]
@@ -77,7 +77,7 @@ class MakeDraftTab:
             raise UsageError(f"'{minutes}' is not a number of minutes") from None
         if not 0 < number <= _MOST_MINUTES:
             raise UsageError(f"minutes {number:g} must lie above 0 and within a day")
-        self._work.search(_target(target), number)
+        self._work.search(self._target(target), number)
         return {}
 
     def _halt(self) -> dict[str, Any]:
@@ -85,10 +85,12 @@ class MakeDraftTab:
         return {}
 
     def _wanted(self, target: str, type: str, skip: str, name: str) -> Any:
-        return self._workshop.plan(_target(target), type or None, skip.strip() or None, name.strip() or None)
+        return self._workshop.plan(
+            self._target(target), type or None, skip.strip() or None, name.strip() or None
+        )
 
-
-def _target(text: str) -> Path:
-    if not text:
-        raise UsageError("there is no target yet; fetch a model on the Models tab")
-    return Path(text)
+    def _target(self, text: str) -> Path:
+        if not text:
+            raise UsageError("there is no target yet; fetch a model on the Models tab")
+        require_listed(self._shelf, Path(text))
+        return Path(text)

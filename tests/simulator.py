@@ -164,7 +164,9 @@ def replay(trace: Trace, setting: Setting, costs: Costs, record: Record | None =
             PassCosts(costs.target.measured()), costs.draft and PassCosts(costs.draft.measured())
         )
         policy = Policy(measured, record or Record(), MAX_TOKENS)
-        model = draft and ModelDrafter(draft, trace.n_vocab, GREEDY, policy, rng, lambda token: False)
+        model = None
+        if draft is not None:
+            model = ModelDrafter(draft, trace.n_vocab, GREEDY, policy, rng, lambda token: False)
         drafter = auto = AutoDrafter(policy, model)
     if drafter.begin(trace.prompt) and draft is not None:
         draft.extend(trace.prompt[:-1], lambda done: None)

@@ -33,7 +33,7 @@ class PassCosts:
     """
 
     def __init__(self, measured: Mapping[int, float]) -> None:
-        if not measured or min(measured) != 1 or not all(value > 0 for value in measured.values()):
+        if not measured or min(measured) != 1 or not all(0 < value < math.inf for value in measured.values()):
             raise ValueError("costs need a time above 0, that of a single token first")
         self._bands: dict[int, dict[int, float]] = {0: dict(sorted(measured.items()))}
         self._seen: dict[tuple[int, int], int] = {}
@@ -65,7 +65,8 @@ class PassCosts:
         seen = self._seen.get((band, n), 0) + 1
         self._seen[band, n] = seen
         step = max(rate, 0.5 / (seen + 1))
-        table[n] = before * math.exp(step * _tamed(math.log(seconds / before)))
+        after = before * math.exp(step * _tamed(math.log(seconds / before)))
+        table[n] = min(after, n * table[1]) if n > 1 else after  # one token a pass is always possible
         if seen == 1:
             table = self._bands[band] = dict(sorted(table.items()))
         self._renew(band, n)

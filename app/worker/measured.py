@@ -11,6 +11,7 @@ from app.core.costs import PROBED, PassCosts
 from app.worker.kept_costs import keep, recall
 
 _BUDGET_S = {"target": 2.0, "draft": 1.0}
+_ROUGHNESS = 1.25  # how much longer a pass may take than one over more tokens
 
 
 def pass_costs(context: Context, name: str, role: str, on_measuring: Callable[[], None]) -> PassCosts:
@@ -30,9 +31,16 @@ def pass_costs(context: Context, name: str, role: str, on_measuring: Callable[[]
 def measure(context: Context, role: str) -> PassCosts:
     """Time passes of several sizes behind what the cache holds, which stays. Raises Cancelled.
 
-    The shortest of repeated passes counts: whatever else runs can only make one longer.
+    The shortest of repeated passes counts: whatever else runs can only make one longer. So does reason: what
+    several short passes, or one a little longer, would do cannot take much longer.
     """
-    return PassCosts(_times(context, PROBED[role], _BUDGET_S[role]))
+    times = _times(context, PROBED[role], _BUDGET_S[role])
+    return PassCosts(
+        {
+            n: min(seconds, n * times[1], *(_ROUGHNESS * times[m] for m in times if m > n))
+            for n, seconds in times.items()
+        }
+    )
 
 
 def _times(context: Context, sizes: Sequence[int], budget_s: float) -> dict[int, float]:
@@ -48,10 +56,10 @@ def _times(context: Context, sizes: Sequence[int], budget_s: float) -> dict[int,
         while True:
             for n in sizes:
                 context.rewind(length)
-                if times and time.perf_counter() - started > budget_s:
-                    return times
                 if length + n > context.n_ctx:
                     continue
+                if times and time.perf_counter() - started + PassCosts(times)(n) > budget_s:
+                    return times
                 before = context.seconds
                 if n <= context.max_rows:
                     context.decode([0] * n, n)

@@ -183,6 +183,7 @@ class Policy:
         self._failed = self._failures = (
             0.0  # look-ups that were wrong in this text, and that were to be expected
         )
+        self._reads_again = False  # whether rejected drafts have cost the target more than their pass
         self._chances: list[float] = []  # that 1, 2, … looked-up ids are kept
         self._chance = 1.0  # that the draft so far is kept whole
         self._n_looks = 0  # of the draft model in this round
@@ -211,16 +212,16 @@ class Policy:
             if n_unseen <= _KEPT_UP or self._pays_to_read(n_unseen):
                 options += with_model
         best = max(options, key=_worth)
-        pays = best.worth > 0 and best.gain * self._passes[1] > best.seconds * (
-            1 + (_RISK if best.looked_up else 0)
-        )
+        seconds = best.seconds + self._reading_again(best)
+        risk = _RISK if best.looked_up else 0.0
+        pays = best.worth > seconds - best.seconds and best.gain * self._passes[1] > seconds * (1 + risk)
         self._chance = looked_up.chance if best.looked_up else 1.0
         return Choice(
             source=best.name if pays else "none",
             considered=best.name,
             looked_up=best.looked_up if pays else 0,
             gain=best.gain,
-            cost=best.seconds / self._passes[1],
+            cost=seconds / self._passes[1],
         )
 
     def looks(self, n_drafted: int) -> bool:
@@ -254,6 +255,7 @@ class Policy:
                 self._record.model.observe(probability, True)
             elif place == round_.n_accepted and round_.next_kind is TokenKind.RECOVERED:
                 self._record.model.observe(probability, False)
+        self._reads_again = self._reads_again or round_.n_again > 0
         n_passed = round_.n_again + len(round_.draft) + 1
         self._costs.observe_target(n_passed, self._n_past - round_.n_again, round_.verify_s)
         if self._n_looks and self._n_unseen <= _KEPT_UP and n_looked_up == 0:
@@ -357,6 +359,15 @@ class Policy:
             if reached * chance < _HOPELESS:
                 break
         return best
+
+    def _reading_again(self, option: _Option) -> float:
+        """Seconds that the next pass may take longer: a target with a running state reads again what it kept of
+        a draft that was not kept whole."""
+        if not self._reads_again:
+            return 0.0
+        whole = option.chance if option.name == "lookup" else self._ahead[1] ** max(1.0, option.gain)
+        again = min(int(option.gain) + 1, MAX_DRAFT)
+        return (1 - whole) * (self._passes[again + 1] - self._passes[1])
 
     def _note_saving(self, with_model: _Option, without: _Option) -> None:
         """Follow what the draft model would have saved, at the worth of a token without it."""

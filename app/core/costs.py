@@ -72,7 +72,7 @@ class PassCosts:
         self._renew(band, n)
 
     def _renew(self, band: int, n: int) -> None:
-        """Bring the row of a band up to date around ``n``, after its time changed: this is asked every round."""
+        """Bring the row of a band up to date around ``n``, whose time changed; it is asked every round."""
         if (row := self._tables.get(band)) is None:
             return
         sizes = list(self._bands[band])

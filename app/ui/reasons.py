@@ -13,7 +13,8 @@ _REFUSED = {"lookup": "a look-up", "model": "a draft of {draft}", "both": "a loo
 def why(choice: Choice, draft: Path | None, n_drafted: int) -> str:
     """One clause on a round; ``n_drafted`` tokens came from the draft model. Costs are in tokens of plain
     decoding's pace."""
-    name = f"the {size_in_name(draft.stem) or draft.stem}" if draft else "the draft model"
+    size = size_in_name(draft.stem) if draft else None
+    name = f"the {size}" if size else draft.stem if draft else "the draft model"
     numbers = f"{choice.gain:.1f} more tokens for the time of {choice.cost:.1f}"
     if choice.source == "none":
         return f"plain: {_refusal(choice, name if draft else None)}"

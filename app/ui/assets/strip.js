@@ -52,7 +52,8 @@ class StripView {
     if (n > most) this.merge(this.merged + Math.ceil((n - most) / MERGED_AT_ONCE) * MERGED_AT_ONCE);
     for (let i = Math.max(this.dirtyFrom, this.merged); i < n; i++) this.draw(this.rounds[i]);
     const longest = Math.max(...this.rounds.map((round) => round?.drafted ?? 0));
-    this.root.style.setProperty("--unit", longest > 16 ? "2px" : longest > 8 ? "3px" : "4px");
+    this.root.style.setProperty("--unit", longest > 16 ? "2px" : longest > 8 ? "3px" : longest > 4 ? "5px" : "7px");
+    this.root.style.setProperty("--longest", longest);
     this.dirtyFrom = undefined;
     this.root.hidden = false;
     const isRead = this.shown || this.row.matches(":hover");

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from app.backend.llama import Context, Model, never_cancelled
 from app.compare.workloads import workload
-from app.core.auto import Record
+from app.core.acceptance import Record
 from app.core.costs import Costs, PassCosts
 from app.core.paths import models_dir
 from app.core.settings import (

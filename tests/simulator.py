@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from app.core.auto import Policy, Record
+from app.core.acceptance import Record
+from app.core.auto import Policy
 from app.core.costs import Costs, PassCosts
 from app.core.settings import MAX_DRAFT, SamplingSettings
 from app.core.tokens import Round

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.core.auto import Choice, Policy, Record
+from app.core.acceptance import Record
+from app.core.auto import Choice, Policy
 from app.core.costs import Costs
 from app.core.errors import Cancelled, UsageError
 from app.core.settings import MAX_DRAFT, Mode, Request

@@ -15,7 +15,7 @@ from app.backend.chat import ChatFormat
 from app.backend.devices import devices
 from app.backend.files import read_facts
 from app.backend.llama import CancelFlag, Context, Model, vocabulary_of
-from app.core.auto import Record
+from app.core.acceptance import Record
 from app.core.costs import Costs, PassCosts
 from app.core.errors import HeadstartError
 from app.core.layers import layers_that_fit

@@ -11,7 +11,7 @@ import numpy as np
 
 from app.backend.chat import ChatFormat
 from app.backend.llama import CancelFlag, Context, Model, never_cancelled
-from app.core.auto import Record
+from app.core.acceptance import Record
 from app.core.conversation import fit
 from app.core.costs import Costs, PassCosts
 from app.core.sampling import penalise

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.core.auto import Record
+from app.core.acceptance import Record
+from app.core.auto import Policy
 from app.core.costs import Costs, PassCosts
 from app.core.errors import Cancelled, HeadstartError, UsageError
 from app.core.settings import Mode, Request, SamplingSettings, SpeculationSettings
-from app.core.tokens import Round, TokenKind
-from app.engine.drafters import AtLeast, LookupDrafter, ModelDrafter, NoDrafter
+from app.core.tokens import DraftSource, Round, TokenKind
+from app.engine.drafters import AtLeast, AutoDrafter, LookupDrafter, ModelDrafter, NoDrafter
 from app.engine.generate import Answer, Known, Settled, Vocabulary
 from app.engine.protocols import Drafter
 from app.engine.rounds import rounds
@@ -101,6 +102,21 @@ def model_drafter(
     return ModelDrafter(decoder, n_shared, sampling, AtLeast(p_min), np.random.default_rng(1), is_end)
 
 
+def auto_drafter(
+    decoder: ScriptedDecoder | None,
+    sampling: SamplingSettings = GREEDY,
+    more: float = 0.03,
+    n_shared: int = N_VOCAB,
+    is_end: Callable[[int], bool] = never,
+) -> AutoDrafter:
+    """Auto where each further token of a pass takes ``more`` of the first one's time."""
+    costs = Costs(PassCosts({1: 1.0, 32: 1 + 31 * more}), PassCosts({1: 0.1}) if decoder else None)
+    policy = Policy(costs, Record(), 40)
+    rng = np.random.default_rng(1)
+    model = decoder and ModelDrafter(decoder, n_shared, sampling, policy, rng, is_end)
+    return AutoDrafter(policy, model)
+
+
 class Loop:
     """A round loop with its parts at hand."""
 
@@ -121,6 +137,7 @@ class Loop:
         self.target.extend(self.committed[:-1], lambda done: None)
         if draft and not drafter:
             drafter = model_drafter(draft, sampling)
+        self._auto = drafter if isinstance(drafter, AutoDrafter) else None
         self.rounds = rounds(
             self.target,
             drafter or NoDrafter(),
@@ -142,6 +159,8 @@ class Loop:
         for round_ in self.rounds:
             self.check_caches()
             done.append(round_)
+            if self._auto:
+                self._auto.learn(round_)
         self.check_caches()
         return done
 
@@ -187,6 +206,24 @@ class TestLossless:
         assert loop.output == plain(prompt=prompt, sampling=sampling)
         assert any(round_.draft for round_ in done) == (k > 0)
 
+    @pytest.mark.parametrize("sampling", [GREEDY, PENALTIES], ids=["no penalties", "penalties"])
+    @pytest.mark.parametrize("likeness", [None, 0.0, 0.7, 1.0])
+    @pytest.mark.parametrize("more", [0.0, 0.1, 0.5])
+    def test_auto_changes_no_id(
+        self, more: float, likeness: float | None, sampling: SamplingSettings
+    ) -> None:
+        prompt = [1, 2, 3, 1, 2, 3, 1, 2]
+        draft = None if likeness is None else ScriptedDecoder(likeness)
+        loop = Loop(
+            prompt, draft, drafter=auto_drafter(draft, sampling, more), k=31, max_tokens=80, sampling=sampling
+        )
+        done = loop.run()
+        assert loop.output == plain(80, prompt=prompt, sampling=sampling)
+        sources = {source for round_ in done for source in round_.sources}
+        if more == 0:
+            assert (DraftSource.MODEL in sources) == (likeness is not None)
+            assert any(round_.n_accepted < len(round_.draft) for round_ in done) or likeness == 1
+
     @given(
         prompt=st.lists(st.integers(0, N_VOCAB - 1), min_size=1, max_size=20),
         k=st.integers(0, 12),
@@ -196,9 +233,10 @@ class TestLossless:
         draft_n_ctx=st.integers(8, 40),
         n_batch=st.sampled_from([1, 2, 3, 16]),
         p_min=st.sampled_from([0.0, 0.3]),
+        auto_more=st.sampled_from([None, 0.0, 0.03, 0.3]),
         ends_on=st.sets(st.integers(0, N_VOCAB - 1), max_size=2),
     )
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=250, deadline=None)
     def test_whatever_the_limits(
         self,
         prompt: list[int],
@@ -209,12 +247,17 @@ class TestLossless:
         draft_n_ctx: int,
         n_batch: int,
         p_min: float,
+        auto_more: float | None,
         ends_on: set[int],
     ) -> None:
         def loop(draft: ScriptedDecoder | None) -> Loop:
             target = ScriptedDecoder(n_ctx=n_ctx, n_batch=n_batch)
             is_end = ends_on.__contains__
-            drafter = model_drafter(draft, p_min=p_min, is_end=is_end) if draft else None
+            drafter: Drafter | None = None
+            if draft and auto_more is not None:
+                drafter = auto_drafter(draft, more=auto_more, is_end=is_end)
+            elif draft:
+                drafter = model_drafter(draft, p_min=p_min, is_end=is_end)
             return Loop(prompt, draft, target, drafter, k, max_tokens, ends=is_end)
 
         speculating = loop(ScriptedDecoder(likeness, n_ctx=draft_n_ctx, n_batch=n_batch))
@@ -337,21 +380,25 @@ class TestEnds:
 
 
 class TestInterruption:
+    @pytest.mark.parametrize("auto", [False, True], ids=["draft", "auto"])
     @pytest.mark.parametrize("n_rounds", range(8))
-    def test_closed_after_any_round(self, n_rounds: int) -> None:
-        loop = Loop(draft=ScriptedDecoder(0.7))
+    def test_closed_after_any_round(self, n_rounds: int, auto: bool) -> None:
+        draft = ScriptedDecoder(0.7)
+        loop = Loop(draft=draft, drafter=auto_drafter(draft) if auto else None)
         done = list(itertools.islice(loop.rounds, n_rounds))
         loop.rounds.close()
         loop.check_caches() if n_rounds else None
         assert loop.output == plain()[: sum(len(round_.output) for round_ in done)]
 
     @pytest.mark.parametrize("failure", [Cancelled(), HeadstartError("out of memory")], ids=repr)
+    @pytest.mark.parametrize("auto", [False, True], ids=["draft", "auto"])
     @pytest.mark.parametrize("who", ["target", "draft"])
     @pytest.mark.parametrize("call", range(12))
     def test_a_failing_call_leaves_both_caches_a_prefix(
-        self, who: str, call: int, failure: Exception
+        self, who: str, call: int, auto: bool, failure: Exception
     ) -> None:
-        loop = Loop(draft=ScriptedDecoder(0.7, n_batch=2), max_tokens=60)
+        draft = ScriptedDecoder(0.7, n_batch=2)
+        loop = Loop(draft=draft, drafter=auto_drafter(draft, more=0) if auto else None, max_tokens=60)
         failing = getattr(loop, who)
         failing.fail_at, failing.failure = failing.calls + call, failure
         with pytest.raises(type(failure)):
@@ -626,36 +673,38 @@ class TestAnswer:
 
     def test_modes_in_turn_share_the_caches(self) -> None:
         session = Answering()
-        for mode in (Mode.DRAFT, Mode.PLAIN, Mode.LOOKUP, Mode.DRAFT):
+        for mode in (Mode.DRAFT, Mode.PLAIN, Mode.AUTO, Mode.LOOKUP, Mode.AUTO, Mode.DRAFT, Mode.AUTO):
             for prompt in ([1, 2, 3], [1, 2, 5, 6], [3]):
                 answer = session.start(prompt, mode)
                 check_answer(answer, session.finish(answer))
                 assert answer.output_ids == plain(30, prompt=prompt)
 
+    @pytest.mark.parametrize("mode", [Mode.DRAFT, Mode.AUTO])
     @pytest.mark.parametrize("who", ["target", "draft"])
     @pytest.mark.parametrize("call", range(10))
-    def test_cancelled_at_any_call_and_asked_again(self, who: str, call: int) -> None:
+    def test_cancelled_at_any_call_and_asked_again(self, who: str, call: int, mode: Mode) -> None:
         session = Answering(likeness=0.7, n_batch=3)
         prompt = [1, 2, 3, 4, 5, 6, 7, 8]
         decoder = getattr(session, who)
         decoder.fail_at = call
-        cancelled = session.start(prompt)
+        cancelled = session.start(prompt, mode)
         settled = session.finish(cancelled)
         assert cancelled.finish_reason == "cancelled"
         check_answer(cancelled, settled)
         whole = plain(30, prompt=prompt)
         assert cancelled.output_ids == whole[: len(cancelled.output_ids)]
-        again = session.start(prompt)
+        again = session.start(prompt, mode)
         check_answer(again, session.finish(again))
         assert again.output_ids == whole
 
+    @pytest.mark.parametrize("mode", [Mode.DRAFT, Mode.AUTO])
     @pytest.mark.parametrize("n_rounds", [1, 2, 5])
-    def test_a_reader_that_goes_away_leaves_the_caches_usable(self, n_rounds: int) -> None:
+    def test_a_reader_that_goes_away_leaves_the_caches_usable(self, n_rounds: int, mode: Mode) -> None:
         session = Answering()
-        reading = session.start().settled_rounds(lambda done, total: None)
+        reading = session.start(mode=mode).settled_rounds(lambda done, total: None)
         list(itertools.islice(reading, n_rounds))
         reading.close()
-        again = session.start()
+        again = session.start(mode=mode)
         session.finish(again)
         assert again.output_ids == plain(30)
 

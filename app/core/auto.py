@@ -263,8 +263,8 @@ class Policy:
         return best
 
     def _reading_again(self, option: _Option) -> float:
-        """Seconds by which the next pass may be longer: a target with a running state reads again what it kept
-        of a draft that was not kept whole."""
+        """Seconds by which the next pass may be longer: a target with a running state reads again what it
+        kept of a draft that was not kept whole."""
         if not self._reads_again:
             return 0.0
         whole = option.chance if option.name == "lookup" else self._ahead[1] ** max(1.0, option.gain)

@@ -64,6 +64,18 @@ def test_modes_are_columns_with_the_common_settings(parse: Any, files: dict[str,
     assert {one.request.speculation.n_draft for one in columns} == {3}
 
 
+def test_auto_takes_a_draft_where_it_is_given_one(parse: Any, files: dict[str, Path]) -> None:
+    alone, pair = parse("auto=auto", f"both=auto:draft={files['draft']}")
+    assert [(one.mode, one.load.draft) for one in (alone, pair)] == [
+        (Mode.AUTO, None),
+        (Mode.AUTO, files["draft"]),
+    ]
+    columns = parse(modes="plain,draft,lookup,auto", flags=("--draft", str(files["draft"])))
+    assert [(one.name, one.load.draft) for one in columns] == [
+        ("plain", None), ("draft", files["draft"]), ("lookup", None), ("auto", files["draft"]),
+    ]  # fmt: skip
+
+
 def test_a_value_may_have_commas(parse: Any, files: dict[str, Path]) -> None:
     (only,) = parse(f"d=draft:n_draft=2,draft={files['a, b']}")
     assert only.load.draft == files["a, b"]
@@ -77,6 +89,20 @@ def test_a_sweep_varies_every_column_but_plain(parse: Any) -> None:
     ]  # fmt: skip
     assert [one.request.speculation.n_draft for one in columns] == [4, 1, 2, 8, 1, 2, 8]
     assert [one.request.speculation.ngram_min for one in columns] == [4, 4, 4, 4, 3, 3, 3]
+
+
+@pytest.mark.parametrize("sweep", ["n_draft=1,2", "p-min=0,0.5", "ngram_max=5,6"])
+def test_auto_is_not_swept_over_what_it_sets_itself(parse: Any, sweep: str) -> None:
+    columns = parse("a=auto", "b=lookup", sweep=sweep)
+    key, values = sweep.replace("-", "_").split("=")
+    assert [one.name for one in columns] == ["a", *(f"b {key}={value}" for value in values.split(","))]
+    with pytest.raises(UsageError, match="a sweep needs a column to vary"):
+        parse("a=auto", sweep=sweep)
+
+
+def test_auto_is_swept_over_what_matters_to_it(parse: Any) -> None:
+    columns = parse("a=auto", sweep="temperature=0,0.8")
+    assert [one.request.sampling.temperature for one in columns] == [0, 0.8]
 
 
 @pytest.mark.parametrize(
@@ -115,8 +141,9 @@ def test_a_draft_that_is_not_there_is_an_error_and_a_broken_one_is_left_to_its_r
 ) -> None:
     with pytest.raises(HeadstartError, match="no model 'nowhere'"):
         parse("x=draft:draft=nowhere")
-    (only,) = parse(f"x=draft:draft={files['broken']}")
-    assert (only.load.target, only.load.draft) == (files["target"], files["broken"])
+    for mode in ("draft", "auto"):
+        (only,) = parse(f"x={mode}:draft={files['broken']}")
+        assert (only.load.target, only.load.draft) == (files["target"], files["broken"])
 
 
 def test_a_broken_target_is_an_error(parse: Any, files: dict[str, Path]) -> None:

@@ -15,7 +15,17 @@ from app.core.errors import HeadstartError
 from app.core.settings import LoadSettings, Mode, Request, SamplingSettings, Scoring
 from app.core.stats import Stats
 from app.core.tokens import TokenEvent, TokenKind
-from app.worker.messages import Failed, Finished, Loading, Message, RoundDone, Scored, Started, Waiting
+from app.worker.messages import (
+    Failed,
+    Finished,
+    Loading,
+    Measuring,
+    Message,
+    RoundDone,
+    Scored,
+    Started,
+    Waiting,
+)
 from tests.unit.comparisons import DRAFT, K4, LOOKUP, PLAIN, PROMPTS, column, comparison, row
 
 OTHER = column("other", Mode.DRAFT, Path("/models/other.gguf"))
@@ -159,6 +169,20 @@ def test_a_column_without_a_draft_keeps_the_one_that_is_loaded() -> None:
     assert [load.draft for load, _ in client.measured] == [None, *[DRAFT] * 7]
     modes = [request.speculation.mode.value for _, request in client.warm_ups]
     assert modes == ["plain", "draft", "plain"]  # plain once more, with the draft beside it
+
+
+def test_auto_without_a_draft_does_not_get_the_one_that_is_loaded() -> None:
+    client = ScriptedClient()
+    run(client, comparison((PLAIN, column("a", Mode.AUTO), column("b", Mode.AUTO, DRAFT)), PROMPTS))
+    assert [load.draft for load, _ in client.measured] == [None, None, DRAFT, DRAFT, None, DRAFT]
+
+
+def test_measuring_is_told_and_is_no_loading() -> None:
+    answer = [Measuring("target.gguf"), finished()]
+    client = ScriptedClient(lambda load, request: answer)
+    _, events = run(client, comparison((column("a", Mode.AUTO),), PROMPTS[:1]))
+    assert "measuring target.gguf, once" in [event.what for event in events if isinstance(event, Doing)]
+    assert len(rows(events)) == len(client.measured) == 1
 
 
 def test_other_drafts_are_loaded_at_their_turn_and_warmed_up() -> None:

@@ -184,6 +184,8 @@ def test_labels_tell_columns_apart() -> None:
         column("w", Mode.DRAFT, DRAFT, SamplingSettings(temperature=0.8)),
         column("n", Mode.LOOKUP, ngram_min=3),
         LOOKUP,
+        column("a", Mode.AUTO),
+        column("b", Mode.AUTO, DRAFT),
     )
     assert labels(comparison(columns)) == {
         "plain": "Plain (plain)",
@@ -192,6 +194,8 @@ def test_labels_tell_columns_apart() -> None:
         "w": "Draft 0.5B, K=4, temperature 0.8",
         "n": "Lookup, K=4, n=3 to 6",
         "lk": "Lookup, K=10, n=4 to 6",
+        "a": "Auto",
+        "b": "Auto, 0.5B",
     }
     named = comparison((column("a", Mode.DRAFT, Path("/m/Qwen2.5-Coder-0.5b-q4_k_m.gguf")),))
     assert labels(named) == {"a": "Draft 0.5B, K=4"}

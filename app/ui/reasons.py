@@ -17,7 +17,8 @@ def why(choice: Choice, draft: Path | None, n_drafted: int) -> str:
     name = f"the {size}" if size else draft.stem if draft else "the draft model"
     numbers = f"{choice.gain:.1f} more tokens for the time of {choice.cost:.1f}"
     if choice.source == "none":
-        return f"plain: {_refusal(choice, name if draft else None)}"
+        nothing = "nothing to look up" + (f", and {name} is not expected to pay" if draft else "")
+        return f"plain: {_refusal(choice, name) or nothing}"
     if choice.source == "lookup":
         return f"look-up: copying {choice.looked_up} should bring {numbers}"
     unsure = "" if n_drafted else f", but {name} was not sure enough of one"
@@ -26,9 +27,10 @@ def why(choice: Choice, draft: Path | None, n_drafted: int) -> str:
     return f"look-up and draft: copying {choice.looked_up}, then {name}, should bring {numbers}{unsure}"
 
 
-def _refusal(choice: Choice, name: str | None) -> str:
+def _refusal(choice: Choice, name: str) -> str:
+    """What the best draft would have brought; nothing where there was none to consider."""
     if choice.gain == 0:
-        return f"nothing to look up, and {name} is not expected to pay" if name else "nothing to look up"
+        return ""
     draft = _REFUSED[choice.considered].format(draft=name)
     if round(choice.gain, 1) < round(choice.cost, 1):
         return f"{draft} would cost {choice.cost:.1f} tokens to gain {choice.gain:.1f}"

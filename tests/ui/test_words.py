@@ -8,13 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from app.compare.outlook import Expectation
+from app.core.auto import Choice
 from app.core.settings import ChatMessage, LoadSettings, Mode, Request, SpeculationSettings
 from app.core.stats import Stats
 from app.core.tokens import DraftSource, TokenEvent, TokenKind
-from app.ui import figures, stream
+from app.ui import figures, outlook, stream
 from app.ui.answering import Answer, answer
 from app.ui.conversation import Conversation, Conversations, Turn
-from app.worker.messages import Failed, Finished, RoundDone, Started, Waiting
+from app.ui.reasons import why
+from app.worker.messages import Failed, Finished, Measuring, RoundDone, Started, Waiting
 from tests.ui.fakes import FakeClient, Script, rounds
 
 NASTY = [
@@ -151,6 +154,135 @@ def test_conversations_forget_the_longest_unused() -> None:
     conversations.get("c")
     assert conversations.get("a") is first
     assert conversations.get("b").turns == []
+
+
+DRAFT = Path("/models/qwen2.5-coder-0.5b-instruct.gguf")
+
+
+@pytest.mark.parametrize(
+    ("choice", "draft", "n_drafted", "words"),
+    [
+        (
+            Choice("none", "model", 0, 0.8, 1.9),
+            DRAFT,
+            0,
+            "plain: a draft of the 0.5B would cost 1.9 tokens to gain 0.8",
+        ),
+        (
+            Choice("none", "both", 0, 1.24, 1.9),
+            DRAFT,
+            0,
+            "plain: a look-up that the 0.5B continues would cost 1.9 tokens to gain 1.2",
+        ),
+        (
+            Choice("none", "lookup", 0, 1.2, 1.1),
+            None,
+            0,
+            "plain: a look-up would gain 1.2 tokens for 1.1, not enough for the risk",
+        ),
+        (Choice("none", "lookup", 0, 0.0, 0.0), None, 0, "plain: nothing to look up"),
+        (
+            Choice("none", "lookup", 0, 0.0, 0.0),
+            DRAFT,
+            0,
+            "plain: nothing to look up, and the 0.5B is not expected to pay",
+        ),
+        (
+            Choice("lookup", "lookup", 6, 4.1, 2.0),
+            None,
+            0,
+            "look-up: copying 6 should bring 4.1 more tokens for the time of 2.0",
+        ),
+        (
+            Choice("model", "model", 0, 2.4, 1.1),
+            DRAFT,
+            3,
+            "draft: the 0.5B should bring 2.4 more tokens for the time of 1.1",
+        ),
+        (
+            Choice("model", "model", 0, 2.4, 1.1),
+            Path("/m/<tiny>.gguf"),
+            0,
+            "draft: <tiny> should bring 2.4 more tokens for the time of 1.1, "
+            "but <tiny> was not sure enough of one",
+        ),
+        (
+            Choice("both", "both", 4, 5.0, 2.5),
+            DRAFT,
+            2,
+            "look-up and draft: copying 4, then the 0.5B, should bring 5.0 more tokens for the time of 2.5",
+        ),
+    ],
+)
+def test_why(choice: Choice, draft: Path | None, n_drafted: int, words: str) -> None:
+    assert why(choice, draft, n_drafted) == words
+
+
+def test_what_auto_does_now_stands_for_a_second_and_ends_as_counts() -> None:
+    keeper = figures.FigureKeeper(speculates=True)
+    shown = []
+    for t, source in ((0.0, "none"), (0.5, "lookup"), (0.9, "lookup"), (1.1, "model"), (1.2, "none")):
+        keeper.explain(source, f"{source}: because", t)
+        shown.append(keeper.shown()["doing"])
+    assert shown == ["Now none: because"] * 3 + ["Now model: because"] * 2
+    keeper.finish(Stats(), None)
+    assert keeper.shown()["doing"] == "Rounds: 2 plain, 2 looked up, 1 drafted"
+
+
+def test_without_auto_there_is_nothing_to_say_of_its_choices() -> None:
+    values, turn, _ = ask(Script([f" word{i}" for i in range(9)]), Mode.LOOKUP)
+    assert turn.figures is not None
+    assert turn.figures["doing"] == ""
+    assert "why" not in [fields[0] for fields in records(values[-1])]
+
+
+def test_every_round_of_auto_has_its_reason_behind_its_tokens() -> None:
+    values, turn, _ = ask(Script([f" word{i}" for i in range(30)]), Mode.AUTO)
+    found = [fields for fields in records(values[-1]) if fields[0] in (*stream.KIND_CODES.values(), "why")]
+    rounds_of = [fields[1] if fields[0] == "why" else fields[2] for fields in found]
+    assert rounds_of == sorted(rounds_of)
+    assert [fields[1] for fields in found if fields[0] == "why"] == list(range(rounds_of[-1] + 1))
+    assert ["why", 2, "plain: a draft of the draft model would cost 1.9 tokens to gain 0.8"] in found
+    assert turn.figures is not None
+    assert turn.figures["doing"].startswith("Rounds: ")
+
+
+def test_the_measuring_is_told() -> None:
+    making = Answer(Turn("q"), 0, speculates=True)
+    making.take(Measuring("target.gguf"))
+    assert records(making.shown()[0])[-1] == ["status", "Measuring how fast target.gguf is here, once", None]
+
+
+@pytest.mark.parametrize(
+    ("expectations", "headline", "rows"),
+    [
+        ([Expectation("code", None, False, None)], outlook.UNMEASURED, []),
+        (
+            [Expectation("code", None, False, 1.5)],
+            outlook.UNMEASURED,
+            [["Writing code", "", "1.50x measured"]],
+        ),
+        (
+            [Expectation("code", 1.0, False, None), Expectation("edit", 1.84, False, 1.7)],
+            "Auto here: 1.0x to 1.8x plain, by kind of task (est.)",
+            [["Writing code", "1.00x est.", ""], ["Editing", "1.84x est.", "1.70x measured"]],
+        ),
+        (
+            [Expectation("story", 1.02, False, None)],
+            "Auto here: as fast as plain (est.)",
+            [["A story", "1.02x est.", ""]],
+        ),
+    ],
+)
+def test_what_auto_may_gain(expectations: list[Expectation], headline: str, rows: list[list[str]]) -> None:
+    shown = outlook.shown(expectations)
+    assert (shown["headline"], shown["rows"]) == (headline, rows)
+
+
+def test_an_estimate_says_what_it_rests_on() -> None:
+    assert outlook.shown([Expectation("code", 1.0, False, None)])["note"] == outlook.RECORDED
+    assert outlook.shown([Expectation("code", 1.0, True, None)])["note"] == outlook.OWN
+    assert outlook.shown([Expectation("code", None, False, 1.5)])["note"] == ""
 
 
 def records(value: str) -> list[list[object]]:

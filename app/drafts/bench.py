@@ -21,7 +21,7 @@ from app.worker.messages import Failed, Finished
 OnProgress = Callable[[str, int, int], None]
 
 _RECORDED_TOKENS = 48
-_MEASURED_TOKENS = 64
+_MEASURED_TOKENS = 128  # a shorter answer can't earn back what the draft needs to read the prompt
 _DRAFT_LENGTH = 4  # of the runs that tell acceptance and what a token costs
 _FEWEST_PROMPTS = 3
 _POLL_S = 0.3

@@ -36,7 +36,7 @@ def add_parsers(commands: Subparsers) -> None:
     drafting.add_argument(
         "--search", action="store_true", help="make several, measure each here, and keep the best if one pays"
     )
-    drafting.add_argument("--minutes", type=float, help="how long to search (default 15)")
+    drafting.add_argument("--minutes", type=float, help="how long to search (default 20)")
     place = drafting.add_mutually_exclusive_group()
     place.add_argument("--name", help="the new file's name in models/")
     place.add_argument("--output", type=Path, help="the new file, where it is not to be in models/")

@@ -27,7 +27,7 @@ from app.library.making import TRIAL, Making, copy_words
 from app.worker import tasks
 from app.worker.client import WorkerClient
 
-USUAL_MINUTES = 15.0
+USUAL_MINUTES = 20.0
 LOOKUPS = "look-ups, no draft"
 _TYPES = ("Q4_K_M", "Q4_0", "Q3_K_S", "Q2_K")
 _FEWEST_LAYERS = 6  # of a target, to look for some that can go

@@ -196,6 +196,7 @@ def test_it_can_be_read_and_fits_a_telephone(
     page = open_tab(served.address, visitor, color_scheme=theme)
     page.click(".hs-d-search [type=submit]")
     expect(page.locator(".hs-d-table tbody tr")).to_have_count(3)
+    expect(page.locator(".hs-d-make [type=submit]")).to_be_enabled()
     for selector in (
         ".hs-d-lead",
         ".hs-d-plan dt",
@@ -209,7 +210,7 @@ def test_it_can_be_read_and_fits_a_telephone(
     page.screenshot(path=tmp_path / f"{theme}.png", full_page=True)
     for width in (390, 320):
         page.set_viewport_size({"width": width, "height": 800})
-        assert page.evaluate(OVERFLOW) <= 0
+        page.wait_for_function(f"{OVERFLOW} <= 0")
         page.screenshot(path=tmp_path / f"{theme}-{width}.png", full_page=True)
 
 

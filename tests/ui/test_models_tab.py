@@ -14,7 +14,7 @@ from app.library import catalogue, fetch, folders, removing
 from app.library.downloads import DownloadState
 from tests.backend.tiny_gguf import TinyModel, sentence_piece
 from tests.hub_server import HubServer
-from tests.ui.conftest import Visitor
+from tests.ui.conftest import Served, Visitor
 from tests.ui.fake_library import SCRIPT, FakeLibrary, model
 from tests.ui.fakes import FakeClient, FakeShelf
 from tests.ui.test_looks import COLOURS, contrast, rgb
@@ -164,6 +164,7 @@ def test_from_search_to_a_pair_that_answers(real: Real, visitor: Visitor) -> Non
     expect(page.locator("#n_ctx input")).to_have_value("1024")
     page.fill("#max_tokens input", "12")
     page.keyboard.press("Escape")
+    page.click("#mode label:has-text('Draft')")
     ask(page, "Hello")
     finished(page)
     assert output(page)
@@ -411,6 +412,22 @@ def test_a_pair_is_weighed_and_used(imagined: Imagined, visitor: Visitor) -> Non
     page.click(".hs-settings-toggle")
     page.click("#loading button")
     expect(page.locator("#n_ctx input")).to_have_value("512")
+
+
+def test_a_pick_counts_while_an_older_one_is_answered(fake: Served, visitor: Visitor) -> None:
+    page = visitor.open(fake.address)
+    wanted = FakeShelf.path("small-draft")
+    expect(page.locator("#target")).not_to_have_value(wanted)
+    page.evaluate(
+        """target => [{}, {preset: "", target, mode: "plain"}].forEach(picks =>
+            document.dispatchEvent(new CustomEvent("headstart-pick", {detail: {picks, values: {}}})))""",
+        wanted,
+    )
+    ask(page, "Hello")
+    finished(page)
+    assert str(fake.client.runs[0].load.target) == wanted
+    expect(page.locator(".hs-pair-words")).to_be_empty()
+    expect(page.locator("#target")).to_have_value(wanted)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

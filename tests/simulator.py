@@ -157,7 +157,7 @@ def replay(trace: Trace, setting: Setting, costs: Costs, record: Record | None =
     if costs.draft is not None and setting.mode in ("draft", "auto"):
         draft = _ReplayedDraft(trace, costs.draft)
     if setting.mode == "lookup":
-        drafter = LookupDrafter(4, 6)
+        drafter = LookupDrafter(4, 6, lambda token: False)
     elif setting.mode == "draft" and draft is not None:
         drafter = ModelDrafter(draft, trace.n_vocab, GREEDY, AtLeast(setting.p_min), rng, lambda token: False)
     elif setting.mode == "auto":
@@ -168,7 +168,7 @@ def replay(trace: Trace, setting: Setting, costs: Costs, record: Record | None =
         model = None
         if draft is not None:
             model = ModelDrafter(draft, trace.n_vocab, GREEDY, policy, rng, lambda token: False)
-        drafter = auto = AutoDrafter(policy, model)
+        drafter = auto = AutoDrafter(policy, model, lambda token: False)
     if drafter.begin(trace.prompt) and draft is not None:
         draft.extend(trace.prompt[:-1], lambda done: None)
         prefill_s = draft.seconds

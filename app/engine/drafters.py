@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from app.core.auto import Choice, Policy
-from app.core.copying import Copier
+from app.core.copying import Copier, Proposal
 from app.core.lookup import NgramIndex
 from app.core.sampling import Draft, choose, softmax_prob
 from app.core.settings import SamplingSettings
@@ -36,12 +36,13 @@ class NoDrafter:
 
 
 class LookupDrafter:
-    """Prompt lookup: proposes what followed the last time."""
+    """Prompt lookup: proposes what followed the last time, up to an id that ends the answer."""
 
     seconds = 0.0
 
-    def __init__(self, n_min: int, n_max: int) -> None:
+    def __init__(self, n_min: int, n_max: int, is_end: Callable[[int], bool]) -> None:
         self._index = NgramIndex(n_min, n_max)
+        self._is_end = is_end
 
     def begin(self, prompt: Sequence[int]) -> bool:
         """The prompt is indexed with the first proposal."""
@@ -50,7 +51,7 @@ class LookupDrafter:
     def propose(self, committed: Sequence[int], n_max: int) -> Draft:
         """The continuation of the longest suffix that occurred before."""
         self._index.extend(committed)
-        ids = self._index.continuation(committed, n_max)
+        ids = _up_to_end(self._index.continuation(committed, n_max), self._is_end)
         nothing = (None,) * len(ids)
         return Draft(ids, (DraftSource.LOOKUP,) * len(ids), nothing, nothing)
 
@@ -135,7 +136,8 @@ class ModelDrafter:
         """
         history = [*committed, *before.ids]
         n_max = min(n_max, self._decoder.n_ctx - len(committed) + 1)
-        if len(before.ids) >= n_max or self.n_unseen(history) is None:
+        is_over = bool(before.ids) and self._is_end(before.ids[-1])
+        if is_over or len(before.ids) >= n_max or self.n_unseen(history) is None:
             return before
         ids, probs, distributions = list(before.ids), list(before.probs), list(before.distributions)
         unseen = history[len(self._decoder.ids) :]
@@ -172,8 +174,8 @@ class AutoDrafter:
     ``model``'s stopping rule is the policy; None without a draft model.
     """
 
-    def __init__(self, policy: Policy, model: ModelDrafter | None) -> None:
-        self._policy, self._model = policy, model
+    def __init__(self, policy: Policy, model: ModelDrafter | None, is_end: Callable[[int], bool]) -> None:
+        self._policy, self._model, self._is_end = policy, model, is_end
         self._copier = Copier()
         self._n_followed = 0
         self.choice: Choice | None = None
@@ -193,6 +195,8 @@ class AutoDrafter:
         """What the policy chooses; the draft model then goes on while it pays."""
         self._follow(committed)
         proposal = self._copier.propose(n_max)
+        ids = _up_to_end(proposal.ids, self._is_end)
+        proposal = Proposal(ids, proposal.evidence[: len(ids)])
         unseen = self._model.n_unseen(committed) if self._model else None
         self.choice = choice = self._policy.choose(proposal, len(committed) - 1, unseen, n_max)
         looked_up = proposal.ids[: choice.looked_up]
@@ -222,6 +226,12 @@ class AutoDrafter:
                     self._policy.learn_lookup(expected.evidence[0], expected.ids[0] == token)
                 self._copier.follow(token)
         self._n_followed = len(committed)
+
+
+def _up_to_end(ids: tuple[int, ...], is_end: Callable[[int], bool]) -> tuple[int, ...]:
+    """The ids up to the first that ends the answer: nothing is kept behind it."""
+    end = next((place for place, token in enumerate(ids) if is_end(token)), len(ids))
+    return ids[: end + 1]
 
 
 def reusable(decoder: Decoder, ids: Sequence[int]) -> int:

@@ -155,7 +155,7 @@ class Answer:
     def _make_drafter(self, rng: np.random.Generator) -> Drafter:
         speculation = self._request.speculation
         if speculation.mode is Mode.LOOKUP:
-            return LookupDrafter(speculation.ngram_min, speculation.ngram_max)
+            return LookupDrafter(speculation.ngram_min, speculation.ngram_max, self._vocabulary.is_end)
         if speculation.mode is Mode.DRAFT:
             if self._draft is None:
                 raise UsageError("mode draft needs a draft model; name one with --draft")
@@ -163,7 +163,8 @@ class Answer:
         if speculation.mode is Mode.AUTO:
             assert self._known is not None, "auto needs the costs"
             policy = Policy(self._known.costs, self._known.record, self._request.max_tokens)
-            return AutoDrafter(policy, self._model_drafter(self._draft, policy, rng) if self._draft else None)
+            model = self._model_drafter(self._draft, policy, rng) if self._draft else None
+            return AutoDrafter(policy, model, self._vocabulary.is_end)
         return NoDrafter()
 
     def _model_drafter(

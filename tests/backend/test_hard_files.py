@@ -120,7 +120,7 @@ def test_numbers_of_the_header_at_their_extremes(
         for value in EXTREMES:
             raw = np.uint32(value).tobytes()
             files[tmp_path / f"{name}={value}.gguf"] = content[:place] + raw + content[place + 4 :]
-    assert len(files) > 30
+    assert len(files) > 20
     assert each_ends_well(files, client, tiny_target, lambda path: True)
 
 

@@ -274,7 +274,7 @@ def run_auto(
     """What auto writes on scripted models, and its rounds."""
     target, draft = ScriptedDecoder(), ScriptedDecoder(likeness)
     rng = np.random.default_rng(seed)
-    auto = AutoDrafter(policy, ModelDrafter(draft, N_VOCAB, sampling, policy, rng, never))
+    auto = AutoDrafter(policy, ModelDrafter(draft, N_VOCAB, sampling, policy, rng, never), never)
     committed = list(prompt)
     target.extend(prompt[:-1], lambda done: None)
     if auto.begin(prompt):

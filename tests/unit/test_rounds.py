@@ -114,7 +114,7 @@ def auto_drafter(
     policy = Policy(costs, Record(), 40)
     rng = np.random.default_rng(1)
     model = decoder and ModelDrafter(decoder, n_shared, sampling, policy, rng, is_end)
-    return AutoDrafter(policy, model)
+    return AutoDrafter(policy, model, is_end)
 
 
 class Loop:
@@ -201,7 +201,7 @@ class TestLossless:
         self, k: int, n_min: int, n_max: int, sampling: SamplingSettings
     ) -> None:
         prompt = [1, 2, 3, 1, 2, 3, 1, 2]
-        loop = Loop(prompt, drafter=LookupDrafter(n_min, n_max), k=k, sampling=sampling)
+        loop = Loop(prompt, drafter=LookupDrafter(n_min, n_max, never), k=k, sampling=sampling)
         done = loop.run()
         assert loop.output == plain(prompt=prompt, sampling=sampling)
         assert any(round_.draft for round_ in done) == (k > 0)
@@ -377,6 +377,17 @@ class TestEnds:
         (only,) = loop.run()
         assert only.draft == tuple(whole[: place + 1])
         assert loop.output == whole[: place + 1]
+
+
+    @pytest.mark.parametrize("mode", [Mode.LOOKUP, Mode.AUTO])
+    def test_nothing_is_looked_up_behind_an_end(self, mode: Mode) -> None:
+        """A conversation's earlier turns end, and what follows there is no part of this answer."""
+        prompt = [1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4]
+        drafter: Drafter = LookupDrafter(2, 4, {6}.__contains__)
+        if mode is Mode.AUTO:
+            drafter = auto_drafter(None, more=0.0, is_end={6}.__contains__)
+        drafter.begin(prompt)
+        assert drafter.propose(prompt, 8).ids == (5, 6)
 
 
 class TestInterruption:

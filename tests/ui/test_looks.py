@@ -12,7 +12,7 @@ from tests.ui.conftest import Served, Visitor
 from tests.ui.fakes import Script
 from tests.ui.test_page import WORDS, ask, finished
 
-SIZES = {"desktop": (1280, 720), "wide": (1920, 1080), "phone": (390, 844), "small phone": (320, 640)}
+SIZES = {"desktop": (1280, 720), "desktop at 200 %": (640, 360), "wide": (1920, 1080), "phone": (390, 844), "small phone": (320, 640)}
 LONG = "a_very_long_name_without_any_break_" * 12
 
 
@@ -116,6 +116,41 @@ def test_a_desktop_window_does_not_scroll_as_a_whole(fake: Served, visitor: Visi
     box = page.locator(".hs-input").bounding_box()
     assert box is not None
     assert 0 < box["y"] < 720 - box["height"]
+
+
+@pytest.mark.parametrize("size", [size for size in SIZES if size != "wide"])
+def test_the_ask_box_is_in_sight_from_the_beginning_and_hides_no_text(
+    fake: Served, visitor: Visitor, size: str
+) -> None:
+    width, height = SIZES[size]
+    page = visitor.open(fake.address, viewport={"width": width, "height": height})
+
+    def edges(selector: str) -> tuple[float, float]:
+        box = page.locator(selector).last.bounding_box()
+        assert box is not None
+        return box["y"], box["y"] + box["height"]
+
+    assert edges(".hs-send")[1] <= height
+    fake.client.script = Script(WORDS * 20)
+    ask(page, "A long answer")
+    finished(page)
+    top, bottom = edges(".hs-input")
+    assert 0 < top < bottom <= height
+    assert edges(".hs-turn:last-child .hs-summary")[1] <= top
+
+
+@pytest.mark.parametrize("width", [320, 390, 520, 640, 759, 760, 900, 1280])
+def test_tabs_and_buttons_of_the_header_never_cover_each_other(
+    fake: Served, visitor: Visitor, width: int
+) -> None:
+    page = visitor.open(fake.address, viewport={"width": width, "height": 700})
+    covered = """[...document.querySelectorAll('#tabs > .tab-wrapper [role=tab], .hs-tools button')]
+        .filter(n => n.getClientRects().length).map(n => [n, n.getBoundingClientRect()])
+        .filter(([n, box]) => box.left >= 0 && box.right <= innerWidth)
+        .filter(([n, box]) => !n.contains(
+            document.elementFromPoint(box.left + box.width / 2, box.top + box.height / 2)))
+        .map(([n]) => n.textContent)"""
+    assert page.evaluate(covered) == []
 
 
 def test_the_newest_text_stays_in_view_unless_one_scrolled_up(fake: Served, visitor: Visitor) -> None:

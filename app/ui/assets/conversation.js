@@ -56,7 +56,11 @@ function follow() {
 const scrollsItself = () => getComputedStyle(scroller).overflowY === "auto";
 const belowView = () => scrollsItself()
   ? scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight
-  : element.getBoundingClientRect().bottom - window.innerHeight;
+  : element.getBoundingClientRect().bottom - seenHeight();
+function seenHeight() {
+  const composer = $(".hs-composer");
+  return getComputedStyle(composer).position === "fixed" ? composer.getBoundingClientRect().top : window.innerHeight;
+}
 const toEnd = () => ((scrollsItself() ? scroller : document.scrollingElement).scrollTop += belowView());
 
 function addTurn(question) {

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from app.core.errors import HeadstartError, UsageError
 
 FAILED, WRONG_USAGE = 1, 2
+TEXTS = ("--prompt", "--system", "--stop")  # whatever follows is a text, even where it looks like a flag
 
 
 class _Parser(argparse.ArgumentParser):
@@ -72,6 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a redirected Windows console writes another encoding
             stream.reconfigure(encoding="utf-8", errors="replace")
+    arguments = _texts_joined(arguments)
     debug = "--debug" in arguments
     try:
         rest = [argument for argument in arguments if argument != "--debug"]
@@ -91,6 +93,16 @@ def main(arguments: list[str] | None = None) -> int:
             raise
         _print_error(f"{type(error).__name__}: {error}; run again with --debug for details")
         return FAILED
+
+
+def _texts_joined(arguments: list[str]) -> list[str]:
+    """The arguments with each text in one with its flag."""
+    joined: list[str] = []
+    rest = iter(arguments)
+    for argument in rest:
+        text = next(rest, None) if argument in TEXTS else None
+        joined.append(argument if text is None else f"{argument}={text}")
+    return joined
 
 
 def _print_error(text: str) -> None:

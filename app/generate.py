@@ -157,7 +157,9 @@ def run(args: argparse.Namespace) -> int:
             print(harmless(client.log_tail()), file=sys.stderr)
         raise
     finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # closing is quick, and must not be cut short
         client.close()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if isinstance(show, _Text):
         show.end(finished)
     else:

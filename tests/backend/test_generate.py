@@ -25,6 +25,7 @@ from app import generate
 from app.core.paths import PROJECT
 from app.core.stats import Stats
 from app.core.tokens import TokenEvent, TokenKind
+from app.worker import client as client_module
 from app.worker.client import WorkerClient
 from app.worker.messages import RoundDone
 
@@ -345,6 +346,17 @@ def test_a_prompt_file_reads_as_its_text(content: bytes, ask: Generate, tmp_path
     assert from_file["prompt_ids"] == ask("--max-tokens", 1, prompt="a ü\n")["prompt_ids"]
 
 
+@pytest.mark.parametrize("text", ["--debug", "--json", "--no-such-flag", "-h", "-5", "a=b", "@file"])
+def test_a_text_that_looks_like_a_flag_is_a_text(text: str, ask: Generate, tmp_path: Path) -> None:
+    file = tmp_path / "text.txt"
+    file.write_text(text, "utf-8")
+    answer = ask("--max-tokens", 1, "--system", text, "--stop", text, prompt=text)
+    assert answer["settings"]["system"] == text
+    assert answer["settings"]["stop"] == [text]
+    from_file = ask("--max-tokens", 1, "--prompt-file", file, f"--system={text}", prompt=None)
+    assert answer["prompt_ids"] == from_file["prompt_ids"]
+
+
 def test_the_first_of_several_stop_strings_ends_the_answer(ask: Generate, starter_model: Path) -> None:
     prompt = "1, 2, 3, 4, 5, 6,"
     free = ask("--raw", "--max-tokens", 30, prompt=prompt)
@@ -573,6 +585,22 @@ def test_ctrl_c_ends_the_answer_with_what_there_is(starter_model: Path) -> None:
     assert end["finish_reason"] == "cancelled"
     assert 0 < len(end["output_ids"]) < 900
     assert [token for event in rounds for token in event["tokens"]] == end["tokens"]
+
+
+@posix_only
+def test_more_than_one_ctrl_c_ends_even_a_stuck_child_at_once(starter_model: Path) -> None:
+    with process(starter_model, "--prompt", "Tell a long story.", "--max-tokens", 900, "--events") as it:
+        read_until_a_round(it)
+        (child,) = children(it.pid)
+        child.suspend()
+        deadline = time.monotonic() + client_module.PATIENCE_S  # when a single one would have ended it
+        while it.poll() is None and time.monotonic() < deadline:
+            it.send_signal(signal.SIGINT)
+            time.sleep(0.05)
+        _, err = rest_of(it)
+        assert it.returncode == 130
+    assert "Traceback" not in err
+    assert not child.is_running()
 
 
 @posix_only

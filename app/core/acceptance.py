@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from app.core.copying import EDIT, GUESS, NGRAM, PLACE
 
 _CONFIDENCE_STEPS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
-# How often a draft model's largest probability lies in each class: where to start. A good pair's shares, so that
-# a pair that was never tried is tried once where it could pay.
+# How often a draft model's largest probability lies in each class: where to start. A good pair's shares, so
+# that a pair that was never tried is tried once where it could pay.
 _CONFIDENCE_SHARES = (0.005, 0.01, 0.015, 0.02, 0.03, 0.03, 0.04, 0.05, 0.06, 0.07, 0.12, 0.55)
 _CONFIDENCE_WEIGHT = 16  # tokens that this start counts for
 _CONFIDENCE_KEEP = 1 - 1 / 64

@@ -83,6 +83,10 @@ class _Download:
         """Whether it is, or was, a download of that model."""
         return model == self.wanted or model.place == self.files[0].place
 
+    def is_gone(self) -> bool:
+        """Whether it was done, and the file is not there any more."""
+        return self.path is not None and not self.path.exists()
+
     def lacks(self) -> int:
         """Bytes of the disk that it will still take."""
         return sum(file.size for file in self.files) - self._bytes_here()
@@ -122,16 +126,28 @@ class DownloadQueue:
         Raises:
             HeadstartError: it means nothing, or there is no such name. The hub is asked only later.
         """
-        return self._add(models_of(wanted))[0]
+        return self.add_models(models_of(wanted))[0]
 
-    def add_preset(self, name: str) -> list[str]:
-        """The same for all models of a preset; an id for each, the target's first."""
-        return self._add(models_of(name))
+    def add_models(self, models: Iterable[PresetModel]) -> list[str]:
+        """The same for some models of presets; an id for each."""
+        with self._changed:
+            ids = []
+            for model in models:
+                download = next((one for one in self._downloads if one.is_for(model)), None)
+                if download is None:
+                    download = _Download(model, (model,))
+                    self._downloads.append(download)
+                elif download.state not in UNDER_WAY:
+                    self._again(download)
+                ids.append(download.id)
+            self._keep()
+            self._changed.notify_all()
+            return ids
 
     def states(self) -> list[DownloadState]:
-        """Every download, the oldest first."""
+        """Every download, the oldest first, but those whose file has been removed since."""
         with self._changed:
-            downloads = list(self._downloads)
+            downloads = [one for one in self._downloads if not one.is_gone()]
         return [download.show() for download in downloads]
 
     def cancel(self, id: str) -> None:
@@ -167,21 +183,6 @@ class DownloadQueue:
         for thread in self._threads:
             thread.join()
         self._lock.release()
-
-    def _add(self, models: Iterable[PresetModel]) -> list[str]:
-        with self._changed:
-            ids = []
-            for model in models:
-                download = next((one for one in self._downloads if one.is_for(model)), None)
-                if download is None:
-                    download = _Download(model, (model,))
-                    self._downloads.append(download)
-                elif download.state not in UNDER_WAY:
-                    self._again(download)
-                ids.append(download.id)
-            self._keep()
-            self._changed.notify_all()
-            return ids
 
     def _of(self, id: str, states: Iterable[str]) -> list[_Download]:
         """The download of that id if it is in one of the states: a second click must not hurt."""

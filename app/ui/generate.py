@@ -17,6 +17,7 @@ from app.ui.components import scripted
 from app.ui.conversation import Conversation, Conversations
 from app.ui.examples import EXAMPLES
 from app.ui.figures import DASH, FigureKeeper
+from app.ui.models_find import UNDER_WAY
 from app.ui.picker import DRAFTING, Offer, Picker, Picks, progress_card, require_listed
 from app.ui.shelf import Shelf
 
@@ -144,13 +145,17 @@ class GenerateTab:
 
     # ---- who answers --------------------------------------------------------------------------------------
 
-    def _offer_choices(self, tab_id: str, offer: Offer) -> list[Any]:
+    def _offer_choices(self, tab_id: str, offer: Offer) -> Iterator[list[Any]]:
         """The state of a page that has just been opened: what was set before, or a preset that is here."""
+        for done, total in self._shelf.read():
+            notes = {"summary": f"Reading new model files: {done} of {total}", "problems": []}
+            yield [gr.skip(), notes, gr.skip(), *[gr.skip()] * len(self.fields)]
         kept = self._conversations.get(tab_id).settings
         first = None if kept else self._picker.first()
         if first is not None:
-            return self._choose(first, offer)
-        return self._updates(kept.get("picks", {}), kept, offer)
+            yield self._choose(first, offer)
+        else:
+            yield self._updates(kept.get("picks", {}), kept, offer)
 
     def _picked(self, event: gr.EventData, offer: Offer) -> list[Any]:
         picks: dict[str, Any] = event._data["picks"]
@@ -200,14 +205,16 @@ class GenerateTab:
         preset = self._picker.preset(event.preset)
         if preset is None:
             return
-        download = self._shelf.download(preset)
-        while not download.is_over:
-            yield progress_card(download)
+        self._shelf.fetch(preset)
+        files = self._shelf.fetching(preset)
+        while any(file.state in UNDER_WAY for file in files):
+            yield progress_card(preset, files)
             time.sleep(0.4)
-        if download.error:
-            failed = {"state": "failed", "words": f"{download.error}.", "button": "Try again"}
+            files = self._shelf.fetching(preset)
+        if error := next((file.error for file in files if file.error), None):
+            failed = {"state": "failed", "words": f"{error}.", "button": "Try again"}
             yield {**self._picker.offer(preset), **failed}
-        elif download.cancelled:
+        elif self._shelf.missing(preset):  # cancelled here or on the Models tab
             yield self._picker.offer(preset)
         else:
             yield {"state": "done", "preset": preset.name}
@@ -219,7 +226,7 @@ class GenerateTab:
     def _give_up(self, event: gr.EventData) -> None:
         preset = self._picker.preset(event.preset)
         if preset is not None:
-            self._shelf.download(preset).cancelled = True
+            self._shelf.give_up(preset)
 
 
 def _last_figures(conversation: Conversation) -> dict[str, Any]:

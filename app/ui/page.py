@@ -35,14 +35,15 @@ def build(
     """The page around a worker's client; ``on_quit`` is called when a person ends the program from it."""
     with gr.Blocks(title="Headstart", analytics_enabled=False, fill_width=True) as page:
         chrome = scripted("chrome.html", ["chrome.js"], elem_id="chrome")
-        shelf = shelf or DiskShelf()
+        library = library or DiskLibrary()
+        shelf = shelf or DiskShelf(library.queue)
         with gr.Tabs(elem_id="tabs", overflow_behavior="wrap"):
             with gr.Tab("Generate", id="generate"):
                 GenerateTab(client, shelf)
             with gr.Tab("Compare", id="compare", elem_id="compare-tab"):
                 CompareTab(cast(WorkerClient, client), shelf)
             with gr.Tab("Models", id="models", elem_id="models-tab"):
-                ModelsTab(library or DiskLibrary())
+                ModelsTab(library)
             with gr.Tab("Make a draft", id="make-draft", elem_id="make-draft-tab"):
                 MakeDraftTab(shelf, workshop or DiskWorkshop(cast(WorkerClient, client)))
         if on_quit is not None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app.core.errors import HeadstartError
 from app.core.settings import Mode
 from app.library.presets import Preset, PresetModel
 from app.ui.figures import seconds, size
-from app.ui.shelf import Download, Shelf
+from app.ui.shelf import Shelf
 from app.worker.machine import usable_memory
+
+if TYPE_CHECKING:
+    from app.library.downloads import DownloadState
 
 Picks = Mapping[str, Any]  # preset, target, mode, draft; "" where nothing is picked
 NO_DRAFT = "none"  # picked on purpose, for Auto
@@ -126,17 +129,18 @@ def _size_words(files: list[PresetModel]) -> str:
     return total if all(file.is_exact for file in files) else f"about {total}"
 
 
-def progress_card(download: Download) -> dict[str, Any]:
-    """The card while a download runs."""
-    step = download.progress.step if download.progress else "Starting"
-    left = download.remaining_s
-    words = f"{step}: {size(download.done)} of {size(download.total)}"
+def progress_card(preset: Preset, files: Sequence[DownloadState]) -> dict[str, Any]:
+    """The card while a preset's files are on their way."""
+    step = next((file.step for file in files if file.step), "Waiting for other downloads")
+    done, total = (sum(numbers) for numbers in zip(*((file.done, file.total) for file in files), strict=True))
+    rate = sum(file.rate or 0 for file in files)
+    left = f", about {seconds((total - done) / rate)} to go" if rate else ""
     return {
         "state": "fetching",
-        "preset": download.preset.name,
-        "title": download.preset.title,
-        "words": words + (f", about {seconds(left)} to go" if left is not None else ""),
-        "fraction": download.done / download.total if download.total else 0,
+        "preset": preset.name,
+        "title": preset.title,
+        "words": f"{step}: {size(done)} of {size(total)}{left}",
+        "fraction": done / total if total else 0,
     }
 
 

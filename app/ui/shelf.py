@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -14,58 +13,41 @@ from app.core.memory import MemoryEstimate
 from app.core.models import Device, PairCheck
 from app.core.settings import LoadSettings
 from app.library.catalogue import ModelFile
-from app.library.fetch import Progress
 from app.library.presets import Preset, PresetModel
 
 if TYPE_CHECKING:
     from app.compare.outlook import Expectation
+    from app.library.downloads import DownloadQueue, DownloadState
+
+READING_POLL_S = 0.4
 
 
 class Shelf(Protocol):
     """Presets, model files and downloads, as the page asks for them; tests put their own in its place."""
 
     def presets(self) -> tuple[list[Preset], list[HeadstartError]]: ...
+    def read(self) -> Iterator[tuple[int, int]]: ...
     def models(self) -> list[ModelFile]: ...
     def drafts_for(self, target: Path) -> list[tuple[ModelFile, PairCheck]]: ...
     def missing(self, preset: Preset) -> list[PresetModel]: ...
     def path_of(self, model: PresetModel) -> Path: ...
     def best_preset(self) -> Preset | None: ...
-    def download(self, preset: Preset) -> Download: ...
+    def fetch(self, preset: Preset) -> None: ...
+    def fetching(self, preset: Preset) -> list[DownloadState]: ...
+    def give_up(self, preset: Preset) -> None: ...
     def memory(self, load: LoadSettings) -> MemoryEstimate: ...
     def outlook(self, load: LoadSettings) -> list[Expectation]: ...
-
-
-@dataclass(slots=True)
-class Download:
-    """A preset's files on their way, in a thread of its own that any number of tabs may watch."""
-
-    preset: Preset
-    total: int
-    done_before: int = 0
-    progress: Progress | None = None
-    error: HeadstartError | None = None
-    is_over: bool = False
-    cancelled: bool = False
-
-    @property
-    def done(self) -> int:
-        """Bytes of all its files so far."""
-        return self.done_before + (self.progress.done if self.progress else 0)
-
-    @property
-    def remaining_s(self) -> float | None:
-        """Seconds to go, or None while that is unknown."""
-        rate = self.progress.rate if self.progress else None
-        return (self.total - self.done) / rate if rate else None
 
 
 class DiskShelf:
     """The shelf of this machine. The library is imported when first asked: the page must come up fast."""
 
-    def __init__(self) -> None:
+    def __init__(self, queue: Callable[[], DownloadQueue]) -> None:
         self._lock = threading.Lock()
-        self._downloads: dict[str, Download] = {}
+        self._queue = queue
+        self._downloads: dict[str, list[str]] = {}  # the ids in the queue by preset
         self._best: list[Preset | None] = []
+        self._progress = (0, 0)  # of a reading: files done, and in all
 
     def presets(self) -> tuple[list[Preset], list[HeadstartError]]:
         """The shipped presets, and what is wrong with those that can't be read."""
@@ -73,11 +55,30 @@ class DiskShelf:
 
         return load_presets()
 
+    def read(self) -> Iterator[tuple[int, int]]:
+        """Read what is new on the disk; how many files are read, of how many, about twice a second."""
+        reading = threading.Thread(target=self._read_all, daemon=True)
+        reading.start()
+        while reading.is_alive():
+            reading.join(READING_POLL_S)
+            if self._progress[1]:
+                yield self._progress
+
+    def _read_all(self) -> None:
+        with contextlib.suppress(HeadstartError):  # said to whoever asks for the models next
+            self.models()
+
     def models(self) -> list[ModelFile]:
         """Every model file on this machine."""
         from app.library.catalogue import list_models
 
-        return list_models()
+        def note(done: int, total: int) -> None:
+            self._progress = (done, total)
+
+        try:
+            return list_models(note)
+        finally:
+            self._progress = (0, 0)
 
     def drafts_for(self, target: Path) -> list[tuple[ModelFile, PairCheck]]:
         """Every usable model as a draft of the target; those that fit first, the best first."""
@@ -116,16 +117,19 @@ class DiskShelf:
 
         return outlook(load)
 
-    def download(self, preset: Preset) -> Download:
-        """The download of the preset's missing files: the one under way, or a new one."""
-        with self._lock:
-            download = self._downloads.get(preset.name)
-            if download is None or download.is_over:
-                files = self.missing(preset)
-                download = Download(preset, sum(file.size for file in files))
-                self._downloads[preset.name] = download
-                threading.Thread(target=_fetch, args=(download, files), daemon=True).start()
-            return download
+    def fetch(self, preset: Preset) -> None:
+        """Put what the preset lacks on the list of downloads, unless it is there."""
+        self._downloads[preset.name] = self._queue().add_models(self.missing(preset))
+
+    def fetching(self, preset: Preset) -> list[DownloadState]:
+        """How far those downloads are; none where a person has taken them off the list."""
+        ids = self._downloads.get(preset.name, [])
+        return [state for state in self._queue().states() if state.id in ids]
+
+    def give_up(self, preset: Preset) -> None:
+        """Stop them."""
+        for id in self._downloads.get(preset.name, []):
+            self._queue().cancel(id)
 
 
 def _best_preset() -> Preset | None:
@@ -138,28 +142,3 @@ def _best_preset() -> Preset | None:
     with contextlib.suppress(HeadstartError):  # a broken llama.cpp shows itself when an answer is asked for
         devices = list_devices()
     return best_preset(load_presets()[0], psutil.virtual_memory().total, devices)
-
-
-def _fetch(download: Download, files: list[PresetModel]) -> None:
-    from app.core.errors import Cancelled
-    from app.library.fetch import get
-
-    try:
-        for place, file in enumerate(files):
-            later = sum(other.size for other in files[place + 1 :])
-
-            def note(progress: Progress, later: int = later) -> None:
-                download.progress = progress
-                download.total = download.done_before + progress.total + later  # the first was a guess
-
-            get(file, note, lambda: download.cancelled)
-            download.done_before += download.progress.total if download.progress else file.size
-            download.progress = None
-    except Cancelled:
-        download.cancelled = True
-    except HeadstartError as error:
-        download.error = error
-    except Exception as error:
-        download.error = HeadstartError(f"the download of {download.preset.title} failed: {error}")
-    finally:
-        download.is_over = True

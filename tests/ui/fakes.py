@@ -18,9 +18,8 @@ from app.core.settings import LoadSettings, Mode, Request, SpeculationSettings
 from app.core.stats import StatsRecorder
 from app.core.tokens import DraftSource, Round, TokenEvent, TokenKind
 from app.library.catalogue import ModelFile
-from app.library.fetch import Progress
+from app.library.downloads import DownloadState
 from app.library.presets import HubSource, Preset, PresetModel
-from app.ui.shelf import Download
 from app.worker.messages import (
     Failed,
     Finished,
@@ -239,19 +238,22 @@ class FakeShelf:
     best: str | None = "pair"
     on_disk: set[str] = field(default_factory=lambda: {"starter", "small-draft", "other-vocabulary"})
     let_download_finish: threading.Event = field(default_factory=threading.Event)
-    downloads: list[Download] = field(default_factory=list)
+    download: DownloadState | None = None
     may_weigh: threading.Event = field(default_factory=threading.Event)
+    may_read: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
         self.may_weigh.set()
+        self.may_read.set()
 
     def reset(self) -> None:
         self.problems.clear()
         self.best = "pair"
         self.on_disk = {"starter", "small-draft", "other-vocabulary"}
         self.let_download_finish = threading.Event()
-        self.downloads.clear()
+        self.download = None
         self.may_weigh.set()
+        self.may_read.set()
 
     def presets(self) -> tuple[list[Preset], list[HeadstartError]]:
         starter, small = preset_model("starter", 98_000_000), preset_model("small-draft", 40_000_000)
@@ -266,6 +268,10 @@ class FakeShelf:
             Preset("giants", "Giants", "A well-known pair, not tried here.", giant, small, 4096,
                    SpeculationSettings(Mode.DRAFT), is_tried=False),
         ], self.problems  # fmt: skip
+
+    def read(self) -> Iterator[tuple[int, int]]:
+        while not self.may_read.wait(0.1):
+            yield 3, 300
 
     def models(self) -> list[ModelFile]:
         files = [ModelFile(name, Path(self.path(name)), 1000, "model") for name in sorted(self.on_disk)]
@@ -294,22 +300,22 @@ class FakeShelf:
     def best_preset(self) -> Preset | None:
         return next((preset for preset in self.presets()[0] if preset.name == self.best), None)
 
-    def download(self, preset: Preset) -> Download:
-        if not self.downloads or self.downloads[-1].is_over:
-            files = self.missing(preset)
-            self.downloads.append(Download(preset, sum(file.size for file in files)))
-            threading.Thread(target=self._fetch, args=(self.downloads[-1], files), daemon=True).start()
-        return self.downloads[-1]
+    def fetch(self, preset: Preset) -> None:
+        total = sum(file.size for file in self.missing(preset))
+        self.download = DownloadState(
+            "1", preset.title, "running", total // 4, total, 12e6, None, "Fetching coder-big from the hub",
+            None, None,
+        )  # fmt: skip
 
-    def _fetch(self, download: Download, files: list[PresetModel]) -> None:
-        download.progress = Progress(
-            "Fetching coder-big from the hub", download.total // 4, download.total, 12e6
-        )
-        while not self.let_download_finish.is_set() and not download.cancelled:
-            time.sleep(0.01)
-        if not download.cancelled:
-            self.on_disk |= {file.name for file in files}
-        download.is_over = True
+    def fetching(self, preset: Preset) -> list[DownloadState]:
+        if self.download and self.download.state == "running" and self.let_download_finish.is_set():
+            self.on_disk |= {file.name for file in preset.models}
+            self.download = replace(self.download, state="done")
+        return [self.download] if self.download else []
+
+    def give_up(self, preset: Preset) -> None:
+        assert self.download
+        self.download = replace(self.download, state="cancelled")
 
     def memory(self, load: LoadSettings) -> MemoryEstimate:
         """Of 4 GB: 1.5 GB for a target and 0.45 GB for a draft, and 0.1 MB a token of f16 cache for each."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,15 +11,15 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from app.library import catalogue, fetch, folders, removing
+from app.library import catalogue, fetch, folders, presets, removing
 from app.library.downloads import DownloadState
 from tests.backend.tiny_gguf import TinyModel, sentence_piece
-from tests.hub_server import HubServer
+from tests.hub_server import COMMIT, HubServer
 from tests.ui.conftest import Served, Visitor
 from tests.ui.fake_library import SCRIPT, FakeLibrary, model
 from tests.ui.fakes import FakeClient, FakeShelf
 from tests.ui.test_looks import COLOURS, contrast, rgb
-from tests.ui.test_page import ask, finished, output
+from tests.ui.test_page import ask, choose, finished, output
 
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 REPOSITORY, FILE = "someone/tiny-draft-GGUF", "tiny-draft-Q8_0.gguf"
@@ -192,6 +193,63 @@ def test_a_download_goes_on_when_the_page_is_reloaded(real: Real, visitor: Visit
     entry.get_by_role("button", name="Forget").click()
     expect(page.locator(".hs-m-queue")).to_contain_text("Nothing has been downloaded yet.")
     assert real.arrived.exists()
+
+
+@pytest.fixture
+def preset(real: Real, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A preset of the file on the hub, "Tiny", and no other."""
+    data = real.draft.read_bytes()
+    tmp_path.joinpath("models.yaml").write_text(
+        f"tiny-draft-Q8_0:\n  size: {len(data)}\n  sha256: {hashlib.sha256(data).hexdigest()}\n"
+        f"  licence: mit\n  hub:\n    repository: {REPOSITORY}\n    revision: {COMMIT}\n    file: {FILE}\n"
+    )
+    tmp_path.joinpath("tiny.yaml").write_text(
+        "name: tiny\ntitle: Tiny\nsummary: Small.\ntarget: tiny-draft-Q8_0\nmode: lookup\n"
+        "n_draft: 4\ncontext: 512\n"
+    )
+    monkeypatch.setattr(presets, "presets_dir", lambda: tmp_path)
+
+
+@pytest.mark.usefixtures("preset")
+def test_what_generate_fetches_is_in_the_list_of_downloads(real: Real, visitor: Visitor) -> None:
+    real.hub.bytes_per_s = real.draft.stat().st_size // 10
+    page = visitor.open(real.address)
+    choose(page, "#preset", "Tiny")
+    card = page.locator(".hs-card")
+    expect(card).to_contain_text("Tiny is not on this machine yet")
+    card.locator(".hs-fetch").click()
+    expect(card).to_contain_text(f"fetching from {REPOSITORY}")
+    page.wait_for_function("document.querySelector('.hs-card progress').value > 0.1")
+    page.get_by_role("tab", name="Models").click()
+    expect(page.locator(".hs-m-badge")).to_have_text("1")
+    page.click("[data-show=queue]")
+    entry = page.locator(".hs-m-entry")
+    expect(entry.locator("b")).to_have_text(f"{REPOSITORY}: tiny-draft-Q8_0")
+    entry.get_by_role("button", name="Cancel").click()
+    expect(entry.locator(".hs-m-step")).to_have_text("Cancelled")
+
+    page.get_by_role("tab", name="Generate").click()
+    card.locator(".hs-fetch").click()
+    page.click(".hs-cancel")
+    expect(card.locator(".hs-fetch")).to_be_visible()
+    real.hub.bytes_per_s = None
+    card.locator(".hs-fetch").click()
+    expect(page.locator("#target")).to_have_value(str(real.folder / FILE))
+    expect(card).to_be_hidden()
+    assert (real.folder / FILE).read_bytes() == real.draft.read_bytes()
+    page.get_by_role("tab", name="Models").click()
+    expect(entry.locator(".hs-m-step")).to_have_text("Done")
+
+    page.click("[data-show=disk]")  # what is removed can be had again
+    row(page, "tiny-draft-Q8_0").get_by_role("button", name="Remove").click()
+    page.click(".hs-m-drop")
+    find(page, "tiny draft").get_by_role("button", name=f"Download {FILE}").click()
+    page.click("[data-show=queue]")
+    expect(entry.locator(".hs-m-step")).to_have_text("Done")
+    assert real.arrived.exists()
+    assert not (real.folder / FILE).exists()
+    entry.get_by_role("button", name="Forget").click()
+    expect(entry).to_have_count(0)
 
 
 def test_a_refused_download_says_why(real: Real, visitor: Visitor) -> None:

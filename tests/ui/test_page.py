@@ -553,7 +553,7 @@ def test_the_offer_fetches_cancels_and_then_chooses_the_preset(fake: Served, vis
     expect(card).to_contain_text("Fetching coder-big from the hub: 279 MB of 1.1 GB, about 1 min 10 s to go")
     page.click(".hs-cancel")
     expect(card.locator(".hs-fetch")).to_be_visible()
-    assert fake.shelf.downloads[0].cancelled
+    assert fake.shelf.download and fake.shelf.download.state == "cancelled"
     page.click("text=Fetch 1.1 GB")
     expect(card.locator("progress")).to_be_visible()
     fake.shelf.let_download_finish.set()
@@ -564,6 +564,17 @@ def test_the_offer_fetches_cancels_and_then_chooses_the_preset(fake: Served, vis
     ask(page, "Hello")
     finished(page)
     assert fake.client.runs[0].request.speculation.n_draft == 6
+
+
+def test_a_first_reading_of_many_files_tells_how_far_it_is(fake: Served, visitor: Visitor) -> None:
+    fake.shelf.may_read.clear()
+    page = visitor.context().new_page()
+    page.goto(fake.address)
+    expect(page.locator(".hs-pair")).to_have_text("Reading new model files: 3 of 300")
+    expect(page.locator("#target option")).to_have_count(0)
+    fake.shelf.may_read.set()
+    expect(page.locator("#target")).to_have_value(FakeShelf.path("starter"))
+    expect(page.locator(".hs-pair")).not_to_contain_text("Reading")
 
 
 def test_answers_go_on_while_a_download_runs(fake: Served, visitor: Visitor) -> None:

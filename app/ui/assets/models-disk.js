@@ -130,6 +130,7 @@ function askRemove(row) {
     if (!answer) return;
     say(answer.said);
     await look();
+    askAnew();
     tellGenerate();
     $(".hs-m-filter").focus();
   };

@@ -54,6 +54,12 @@ function drawRepository(one) {
   return item;
 }
 
+// What is marked as here may have been removed: lists are asked for again when they are opened.
+function askAnew() {
+  hasPresets = false;
+  for (const fold of $$(".hs-m-repository")) (fold.open = false), fold.querySelector(".hs-m-body").replaceChildren();
+}
+
 async function drawFiles(repository, body) {
   body.replaceChildren(make("p", "hs-c-hint", "Asking for its files"));
   const answer = await call("files", {repository});

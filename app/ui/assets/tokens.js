@@ -2,6 +2,10 @@
 const KINDS = {a: "accepted", c: "recovered", b: "bonus", t: "target", x: "rejected", d: "discarded"};
 const SOURCES = {m: "the draft model", l: "prompt lookup"};
 
+// Tokens after which an answer goes on in a block of its own, at the next line break: the browser lays out a block
+// as a whole, and in a single one of thousands of tokens every new token would cost as much as all of them.
+const LONG_PART = 80;
+
 // A token outside the output must not break lines, so its white space is drawn.
 const drawn = (text) => text.replace(/\r?\n/g, "⏎").replace(/\t/g, "⇥");
 const percent = (p) => (p === null ? null : p >= 0.9995 ? "100 %" : (100 * p).toFixed(1) + " %");
@@ -19,7 +23,7 @@ class AnswerView {
     this.strip = new StripView();
     this.foot = make("div", "hs-foot");
     this.root.append(this.text, this.status, this.strip.root, this.foot);
-    this.into = this.text;
+    this.into = this.part = this.text;
     this.fresh = document.createDocumentFragment();
   }
 
@@ -47,9 +51,24 @@ class AnswerView {
   flush() {
     if (this.fresh.childNodes.length) {
       this.status.textContent = "";
-      this.into.append(this.fresh);
+      if (this.into === this.text) this.appendInParts([...this.fresh.childNodes]);
+      else this.into.append(this.fresh);
     }
     this.strip.flush();
+  }
+
+  appendInParts(nodes) {
+    for (const node of nodes) {
+      this.part.append(node);
+      const breaks = node.token.text.endsWith("\n") && node.textContent === node.token.text;
+      if (!breaks || this.part.childNodes.length < LONG_PART) continue;
+      if (this.part === this.text) {
+        this.part = make("div");
+        this.part.append(...this.text.childNodes);
+        this.text.append(this.part);
+      }
+      this.text.append((this.part = make("div")));
+    }
   }
 
   // The thinking part: what lies from output token `index` on moves into a fold.

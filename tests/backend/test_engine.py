@@ -68,6 +68,9 @@ class TestLossless:
                     assert max(len(round_.draft) for round_ in drafted.rounds) <= min(k, n_batch - 1)
                     if likeness == 1 and n_batch > 1:
                         assert drafted.stats.acceptance_rate == 1
+                auto = session.ask(prompt, "auto", max_tokens=36, **sampling)
+                same(plain, auto)
+                assert (auto.stats.drafted > 0) == (n_batch > 1)
 
     @pytest.mark.parametrize("k", [1, 3, 8, 31])
     @pytest.mark.parametrize(("n_min", "n_max"), [(1, 1), (1, 4), (2, 3)])
@@ -125,10 +128,11 @@ class TestLossless:
         beyond = 0
         for prompt in PROMPTS:
             plain = session.ask(prompt, max_tokens=64)
-            for k in (1, 4, 8):
-                drafted = session.ask(prompt, "draft", n_draft=k, max_tokens=64)
+            for mode, k in (("draft", 1), ("draft", 4), ("draft", 8), ("auto", 31)):
+                drafted = session.ask(prompt, mode, n_draft=k, max_tokens=64)
                 same(plain, drafted)
-                assert all(token < n_shared for round_ in drafted.rounds for token in round_.draft)
+                modelled = [token.id for token in drafted.tokens if token.source is DraftSource.MODEL]
+                assert all(token < n_shared for token in modelled)
                 assert drafted.stats.drafted > 0
             beyond += sum(token >= n_shared for token in plain.output_ids)
         assert session.draft_context is not None
@@ -146,6 +150,10 @@ class TestLossless:
         drafting = [bool(round_.draft) for round_ in drafted.rounds]
         assert drafting[0]
         assert not any(drafting[-40:])
+        auto = session.ask(PROMPTS[0], "auto", max_tokens=120)
+        same(plain, auto)
+        assert DraftSource.MODEL in auto.rounds[0].sources
+        assert not any(DraftSource.MODEL in round_.sources for round_ in auto.rounds[-20:])
 
     def test_ends_inside_accepted_runs(self, open_session: OpenSession, tiny_target: Path) -> None:
         """The target drafts for itself; every token of the answer once ends it."""
@@ -157,7 +165,7 @@ class TestLossless:
                 session.ask(
                     PROMPTS[0], mode, n_draft=6, max_tokens=24, is_end=lambda token, end=end: token == end
                 )
-                for mode in ("plain", "draft", "lookup")
+                for mode in ("plain", "draft", "lookup", "auto")
             ]
             for outcome in outcomes:
                 same(outcomes[0], outcome)
@@ -173,7 +181,7 @@ class TestLossless:
         for stop in stops:
             outcomes = [
                 session.ask(PROMPTS[0], mode, n_draft=7, max_tokens=40, stop=[stop])
-                for mode in ("plain", "draft", "lookup")
+                for mode in ("plain", "draft", "lookup", "auto")
             ]
             for outcome in outcomes:
                 same(outcomes[0], outcome)
@@ -192,7 +200,7 @@ class TestContext:
         plain = session.ask(prompt, max_tokens=100)
         assert len(plain.output_ids) == 257 - n_prompt
         assert plain.finish_reason == "context"
-        for mode in ("draft", "lookup"):
+        for mode in ("draft", "lookup", "auto"):
             same(plain, session.ask(prompt, mode, n_draft=8, max_tokens=100))
 
     @pytest.mark.parametrize("n_ctx", [8, 100, 300])
@@ -246,7 +254,7 @@ class TestSampling:
         assert len(expected) == 16
         rare = sum(probability for probability in expected.values() if probability < 0.0025)
         likely = {pair: probability for pair, probability in expected.items() if probability >= 0.0025}
-        for mode in ("plain", "draft", "lookup"):
+        for mode in ("plain", "draft", "lookup", "auto"):
             counts = dict.fromkeys(expected, 0)
             accepted = drafted = 0
             for seed in range(2000):
@@ -257,8 +265,8 @@ class TestSampling:
                 accepted += outcome.stats.accepted
                 drafted += outcome.stats.drafted
             if mode != "plain":
-                assert drafted == 2000
                 assert 0 < accepted < drafted
+                assert drafted == 2000 or (mode == "auto" and drafted > 1000)
             cells = [(counts[pair], 2000 * probability) for pair, probability in likely.items()]
             if rare:
                 cells.append((2000 - sum(seen for seen, _ in cells), 2000 * rare))
@@ -309,7 +317,7 @@ class TestSampling:
             lengths.append(drafted.stats.drafted / drafted.stats.target_passes)
         assert lengths[1] < lengths[0] / 2
 
-    @pytest.mark.parametrize("mode", ["draft", "lookup"])
+    @pytest.mark.parametrize("mode", ["draft", "lookup", "auto"])
     def test_probabilities_are_untransformed(
         self, open_session: OpenSession, tiny_target: Path, tiny_draft: Path, mode: str
     ) -> None:
@@ -335,7 +343,7 @@ class TestCaches:
     def agree(self, sessions: list[Session], conversation: object, **settings: object) -> Outcome:
         """Both sessions answer alike in every mode; the second has forgotten all before each answer."""
         used, fresh = sessions
-        for mode in ("draft", "lookup", "plain"):
+        for mode in ("draft", "auto", "lookup", "auto", "plain"):
             outcome = used.ask(conversation, mode, **settings)  # type: ignore[arg-type]
             fresh.forget()
             same(fresh.ask(conversation, mode, **settings), outcome)  # type: ignore[arg-type]
@@ -372,7 +380,7 @@ class TestCaches:
         self.agree(sessions, [7] * 256)  # to the very end of the context
         self.agree(sessions, turns[:1])
 
-    @pytest.mark.parametrize("mode", ["plain", "draft"])
+    @pytest.mark.parametrize("mode", ["plain", "draft", "auto"])
     def test_cancelled_between_batches_of_a_long_prefill(self, sessions: list[Session], mode: str) -> None:
         used = sessions[0]
         prompt = np.random.default_rng(5).integers(0, 256, 200).tolist()
@@ -452,11 +460,24 @@ class TestStarter:
             own = session.ask(user(question), "draft", n_draft=k, max_tokens=28)
             same(plain, own)
             assert own.stats.acceptance_rate == 1
+        auto = session.ask(user(question), "auto", max_tokens=28)
+        same(plain, auto)
+        assert auto.stats.target_passes < 28 / 2
+
+    def test_auto_without_a_draft_model(self, starter_model: Path, open_session: OpenSession) -> None:
+        session = open_session(starter_model, n_ctx=1024)
+        for prompt in (f"{POEM}\n\n{POEM}\n\nThe river runs", "1 2 3 4 1 2 3 4 1 2"):
+            plain = session.ask(prompt, max_tokens=40)
+            auto = session.ask(prompt, "auto", max_tokens=40)
+            same(plain, auto)
+            assert {token.source for token in auto.tokens} == {None, DraftSource.LOOKUP}
+            assert auto.stats.target_passes < 20
 
     def test_an_answer_ends_with_its_turn(self, session: Session) -> None:
         """V4."""
-        outcomes = [session.ask(user("Hi"), mode, max_tokens=120) for mode in ("plain", "draft")]
-        same(*outcomes)
+        outcomes = [session.ask(user("Hi"), mode, max_tokens=120) for mode in ("plain", "draft", "auto")]
+        for outcome in outcomes[1:]:
+            same(outcomes[0], outcome)
         assert outcomes[0].finish_reason == "stop"
         assert session.model.is_end(outcomes[0].output_ids[-1])
         assert outcomes[0].tokens[-1].text == ""

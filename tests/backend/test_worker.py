@@ -29,7 +29,17 @@ from app.core.settings import (
 )
 from app.worker import client as client_module
 from app.worker.client import Run, WorkerClient
-from app.worker.messages import Failed, Finished, Loading, Message, Prefilling, RoundDone, Started, Waiting
+from app.worker.messages import (
+    Failed,
+    Finished,
+    Loading,
+    Measuring,
+    Message,
+    Prefilling,
+    RoundDone,
+    Started,
+    Waiting,
+)
 
 DEADLINE_S = 120.0
 QUESTION = "Name three colours of the rainbow."
@@ -166,8 +176,9 @@ def test_messages_come_in_order(mode: Mode, with_draft: LoadSettings, client: Wo
     load = with_draft if mode is Mode.DRAFT else dataclasses.replace(with_draft, draft=None)
     messages = messages_of(client.submit(load, asked(STORY, 16, mode)))
     kinds = [type(message) for message in messages]
-    assert kinds == sorted(kinds, key=[Loading, Started, Prefilling, RoundDone, Finished].index)
+    assert kinds == sorted(kinds, key=[Loading, Measuring, Started, Prefilling, RoundDone, Finished].index)
     assert kinds.count(Started) == kinds.count(Finished) == 1
+    assert kinds.count(Measuring) <= (mode is Mode.AUTO)
     loading = [(message.role, message.fraction) for message in of_kind(Loading, messages)]
     assert {role for role, _ in loading} == ({"target", "draft"} if mode is Mode.DRAFT else {"target"})
     assert loading == sorted(loading, key=lambda pair: (pair[0] == "draft", pair[1]))
@@ -189,6 +200,45 @@ def test_messages_come_in_order(mode: Mode, with_draft: LoadSettings, client: Wo
     assert tuple(token.id for token in tokens) == last.output_ids
     assert "".join(token.text for token in tokens) == last.text
     assert (last.finish_reason, last.stats.output_tokens, len(last.output_ids)) == ("length", 16, 16)
+
+
+def test_auto_measures_once_and_tells_why_it_drafts_or_not(
+    copy: Path, client: WorkerClient, own_client: WorkerClient
+) -> None:
+    load = LoadSettings(copy, copy, n_ctx=1024, threads=1)
+    first = messages_of(client.submit(load, asked(STORY, 24, Mode.AUTO)))
+    assert of_kind(Measuring, first) == [Measuring(copy.name)], "both are the same file, loaded alike"
+    done = of_kind(RoundDone, first)
+    for message in done:
+        assert message.choice.source in ("none", "lookup", "model", "both")
+        drafted = {token.source.value for token in message.tokens if token.source}
+        assert drafted <= {"none": set(), "both": {"lookup", "model"}}.get(
+            message.choice.source, {message.choice.source}
+        )
+    plain = messages_of(client.submit(load, asked(STORY, 24)))
+    assert {message.choice for message in of_kind(RoundDone, plain)} == {None}
+    assert plain[-1].output_ids == first[-1].output_ids  # type: ignore[union-attr]
+    # What was measured is known to the next request, and to the next program.
+    for later in (client, own_client):
+        again = messages_of(later.submit(load, asked(STORY, 24, Mode.AUTO)))
+        assert of_kind(Measuring, again) == []
+        assert again[-1].output_ids == first[-1].output_ids  # type: ignore[union-attr]
+
+
+def test_cancelled_while_measuring(
+    starter: LoadSettings, client: WorkerClient, fresh_ids: dict[str, tuple[int, ...]]
+) -> None:
+    load = dataclasses.replace(starter, n_batch=128)  # measured anew, loaded another way
+    run = client.submit(load, asked(mode=Mode.AUTO))
+    before = until(run, has(Measuring))
+    run.cancel()
+    messages = messages_of(run, before)
+    assert messages[-1] == finished_nothing()
+    assert of_kind(Started, messages) == []
+    assert is_unharmed(client, load, fresh_ids)
+    again = messages_of(client.submit(load, asked(mode=Mode.AUTO)))
+    assert of_kind(Measuring, again) == [Measuring(load.target.name)]
+    assert again[-1].output_ids == fresh_ids[QUESTION]  # type: ignore[union-attr]
 
 
 def test_two_threads_ask_at_once_and_the_second_waits(starter: LoadSettings, client: WorkerClient) -> None:

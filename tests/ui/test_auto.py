@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
+from app.core.errors import UsageError
 from app.core.settings import Mode
-from app.ui import settings_panel
+from app.ui import compare_form, settings_panel
 from app.ui.picker import NO_DRAFT, Picker
 from tests.ui.conftest import Served, Visitor, ready
 from tests.ui.fakes import AUTO_SOURCES, FakeShelf, Script
@@ -75,6 +76,50 @@ def test_what_is_loaded(mode: str, draft: str, loaded: Path | None) -> None:
     load = settings_panel.to_load({"target": "/m/t.gguf", "mode": mode, "draft": draft}, values)
     assert load.draft == loaded
     assert (load.draft_gpu_layers, load.draft_cache_type_k) == ((3, "q8_0") if loaded else (None, "f16"))
+
+
+def form_with(*columns: tuple[str, str]) -> dict[str, Any]:
+    """The Compare tab's form with columns of these modes and drafts."""
+    form = compare_form.first_form(FakeShelf(), FakeShelf.path("starter"))
+    made = [{**compare_form.new_column(mode), "draft": draft} for mode, draft in columns]
+    return {**form, "columns": made}
+
+
+def test_a_new_comparison_has_auto_with_the_draft() -> None:
+    form = compare_form.first_form(FakeShelf(), FakeShelf.path("starter"))
+    assert [(column["mode"], column["draft"]) for column in form["columns"]] == [
+        ("plain", ""),
+        ("auto", FakeShelf.path("small-draft")),
+        ("draft", FakeShelf.path("small-draft")),
+        ("lookup", ""),
+    ]
+    alone = compare_form.first_form(FakeShelf(on_disk={"starter"}), FakeShelf.path("starter"))
+    assert [(column["mode"], column["draft"]) for column in alone["columns"]] == [
+        ("plain", ""),
+        ("auto", NO_DRAFT),
+        ("lookup", ""),
+    ]
+
+
+def test_a_column_of_auto_loads_its_draft_or_none() -> None:
+    draft = FakeShelf.path("small-draft")
+    plan = compare_form.read(FakeShelf(), form_with(("auto", draft), ("auto", NO_DRAFT), ("lookup", draft)))
+    assert [(column.name, column.load.draft) for column in plan.columns] == [
+        ("plain", None), ("auto 1", Path(draft)), ("auto 2", None), ("lookup", None),
+    ]  # fmt: skip
+    with pytest.raises(UsageError, match="column 1: token 17"):
+        compare_form.read(FakeShelf(), form_with(("auto", FakeShelf.path("other-vocabulary"))))
+    with pytest.raises(UsageError, match="column 1: no draft model is chosen"):
+        compare_form.read(FakeShelf(), form_with(("draft", NO_DRAFT)))
+
+
+def test_a_sweep_leaves_auto_alone_where_it_decides_itself() -> None:
+    form = {**form_with(("auto", NO_DRAFT), ("lookup", "")), "sweep": {"key": "n_draft", "values": "2, 4"}}
+    names = [column.name for column in compare_form.read(FakeShelf(), form).columns]
+    assert names == ["plain", "auto", "lookup n_draft=2", "lookup n_draft=4"]
+    form["sweep"] = {"key": "temperature", "values": "0, 1"}
+    names = [column.name for column in compare_form.read(FakeShelf(), form).columns]
+    assert names[1:3] == ["auto temperature=0.0", "auto temperature=1.0"]
 
 
 # ---- the page -------------------------------------------------------------------------------------------
@@ -151,7 +196,7 @@ def test_the_strip_has_a_block_a_round_by_source_length_and_what_was_kept(
     assert page.locator(BLOCKS).evaluate_all(parts) == [[0, 4, 0], [2, 0, 2], [0, 0, 0], [2, 2, 0]]
     fake.client.release.set()
     finished(page)
-    expect(page.locator(BLOCKS)).to_have_count(7)
+    expect(page.locator(BLOCKS)).to_have_count(8)
 
 
 def test_pointing_at_a_round_tells_its_numbers_and_why(fake: Served, visitor: Visitor) -> None:
@@ -176,7 +221,7 @@ def test_pointing_at_a_round_tells_its_numbers_and_why(fake: Served, visitor: Vi
         page.locator(BLOCKS).nth(place).hover()
         expect(page.locator(LINE)).to_have_text(words)
     page.hover(".hs-input")
-    expect(page.locator(LINE)).to_contain_text("7 rounds:")
+    expect(page.locator(LINE)).to_contain_text("8 rounds:")
 
 
 def test_the_keyboard_steps_through_the_rounds(fake: Served, visitor: Visitor) -> None:
@@ -196,14 +241,14 @@ def test_the_keyboard_steps_through_the_rounds(fake: Served, visitor: Visitor) -
     page.keyboard.press("ArrowRight")
     expect(line).to_contain_text("Round 3: nothing drafted")
     page.keyboard.press("End")
-    expect(line).to_contain_text("Round 7:")
+    expect(line).to_contain_text("Round 8:")
     page.keyboard.press("ArrowRight")
-    expect(line).to_contain_text("Round 7:")
+    expect(line).to_contain_text("Round 8:")
     page.keyboard.press("Home")
     expect(line).to_contain_text("Round 1:")
     assert page.locator(f"{BLOCKS}.hs-at").count() == 1
     page.keyboard.press("Tab")
-    expect(line).to_contain_text("7 rounds:")
+    expect(line).to_contain_text("8 rounds:")
     assert line.get_attribute("aria-live") is None
 
 
@@ -229,7 +274,7 @@ def test_what_auto_does_stands_beside_the_figures(fake: Served, visitor: Visitor
     )
     fake.client.release.set()
     finished(page)
-    expect(page.locator(".hs-doing")).to_have_text("Rounds: 2 plain, 2 looked up, 2 drafted, 1 both")
+    expect(page.locator(".hs-doing")).to_have_text("Rounds: 2 plain, 2 looked up, 2 drafted, 2 both")
 
 
 def test_a_long_answer_has_few_blocks_and_all_its_rounds(fake: Served, visitor: Visitor) -> None:
@@ -307,10 +352,10 @@ def test_what_auto_may_gain_is_an_estimate_with_the_measured_beside_it(
     page.keyboard.press("Escape")
     expect(page.locator(".hs-outlook-rows")).to_be_hidden()
     choose(page, "#draft", "No draft, look-ups alone")
-    expect(page.locator("#outlook p")).to_contain_text("is told after its first answer")
+    expect(page.locator("#outlook .hs-outlook > p")).to_contain_text("is told after its first answer")
     expect(headline).to_be_hidden()
     page.click("#mode label:has-text('Plain')")
-    expect(page.locator("#outlook p")).to_be_hidden()
+    expect(page.locator("#outlook .hs-outlook > p")).to_be_hidden()
 
 
 def test_it_is_looked_at_again_after_an_answer(
@@ -319,7 +364,7 @@ def test_it_is_looked_at_again_after_an_answer(
     page = visitor.open(fake.address)
     take_auto(page)
     choose(page, "#draft", "No draft, look-ups alone")
-    expect(page.locator("#outlook p")).to_contain_text("is told after its first answer")
+    expect(page.locator("#outlook .hs-outlook > p")).to_contain_text("is told after its first answer")
     known = fake.shelf.outlook
     with_draft = settings_panel.LoadSettings(Path("t"), Path("d"))
     monkeypatch.setattr(fake.shelf, "outlook", lambda load: known(with_draft))

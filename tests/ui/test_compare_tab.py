@@ -94,57 +94,65 @@ def lane_tokens(page: Page, lane: int) -> int:
 
 def test_from_click_to_export(real: Real, visitor: Visitor) -> None:
     page = open_compare(real.address, visitor)
-    expect(page.locator(".hs-c-column")).to_have_count(2)
+    expect(page.locator(".hs-c-column")).to_have_count(3)
+    modes = page.locator(".hs-c-column").evaluate_all(
+        "nodes => nodes.map(n => n.querySelector('select').value)"
+    )
+    assert modes == ["plain", "auto", "lookup"]
+    expect(page.locator(".hs-c-draft")).to_have_value("none")
     page.click(".hs-c-way label:has-text('Your own')")
     page.fill(
         ".hs-c-text", "Repeat this line three times: the cat sat on the mat and the dog sat on the cat."
     )
     fill(page, repeats=2, max_tokens=24)
     start(page)
-    expect(page.locator(".hs-c-verdict").first).to_contain_text("Lookup, K=10: ")
+    expect(page.locator(".hs-c-verdict")).to_contain_text(["Auto: ", "Lookup, K=10: "])
     expect(page.locator("#chart-speed .marks")).to_be_visible()
 
     made = json.loads(export(page, "JSON"))
-    assert [run["column"] for run in made["runs"]] == ["plain", "lookup"] * 2
+    assert [run["column"] for run in made["runs"]] == ["plain", "auto", "lookup"] * 2
     speeds = {
         (run["column"], run["repeat"]): run["stats"]["output_tokens"] / run["stats"]["decode_s"]
         for run in made["runs"]
     }
     gains = [speeds["lookup", repeat] / speeds["plain", repeat] for repeat in (0, 1)]
-    plain, lookup = cells(page, 1), cells(page, 2)
+    plain, auto, lookup = (cells(page, number) for number in (1, 2, 3))
     assert lookup[2] == f"{statistics.median(gains):.2f}"
     assert lookup[3] == f"{min(gains):.2f} to {max(gains):.2f}"
     assert plain[1] == f"{statistics.median(speeds['plain', repeat] for repeat in (0, 1)):.1f}"
-    assert f" {statistics.median(gains):.2f}x plain here" in page.inner_text(".hs-c-verdict >> nth=0")
+    assert f" {statistics.median(gains):.2f}x plain here" in page.inner_text(".hs-c-verdict >> nth=1")
     drafted, accepted = (
         sum(run["stats"][name] for run in made["runs"] if run["column"] == "lookup")
         for name in ("drafted", "accepted")
     )
     assert lookup[4] == f"{accepted / drafted:.0%}"
-    assert lookup[8] == "2 identical"
-    expect(page.locator(".hs-c-audited")).to_have_text("Lookup, K=10" + "2 identical")
+    assert auto[8] == lookup[8] == "2 identical"
+    expect(page.locator(".hs-c-audited")).to_have_text(
+        "Auto" + "2 identical" + "Lookup, K=10" + "2 identical"
+    )
 
     drawn = export(page, "Chart “speed” as SVG").decode("utf-8")
-    for row in (plain, lookup):
+    for row in (plain, auto, lookup):
         assert f">{row[1]}</text>" in drawn
     assert export(page, "Chart “speed” as PNG").startswith(b"\x89PNG")
-    assert export(page, "CSV").decode("utf-8").count("\r\n") == 5
+    assert export(page, "CSV").decode("utf-8").count("\r\n") == 7
     assert f"| {lookup[2]} |" in export(page, "Markdown").decode("utf-8")
 
-    expect(page.locator(".hs-c-lane")).to_have_count(2)
-    tokens = [run["stats"]["output_tokens"] for run in made["runs"][:2]]
-    assert [lane_tokens(page, lane) for lane in (0, 1)] == tokens
+    expect(page.locator(".hs-c-lane")).to_have_count(3)
+    tokens = [run["stats"]["output_tokens"] for run in made["runs"][:3]]
+    assert [lane_tokens(page, lane) for lane in range(3)] == tokens
     page.locator(".hs-c-scrub").fill("0")
-    assert [lane_tokens(page, lane) for lane in (0, 1)] == [0, 0]
+    assert [lane_tokens(page, lane) for lane in range(3)] == [0, 0, 0]
     expect(page.locator(".hs-c-lane .hs-text span")).to_have_count(0)
     page.click(".hs-c-play")
     page.wait_for_function("parseInt(document.querySelector('.hs-c-lane .hs-c-count').textContent) > 0")
     expect(page.locator(".hs-c-play")).to_have_text("Play")
-    assert [lane_tokens(page, lane) for lane in (0, 1)] == tokens
+    assert [lane_tokens(page, lane) for lane in range(3)] == tokens
     outputs = """[...document.querySelectorAll('.hs-c-lane')].map(lane =>
         [...lane.querySelectorAll('.k-a, .k-c, .k-b, .k-t')].map(node => node.textContent).join(''))"""
-    plain_text, lookup_text = page.evaluate(outputs)
-    assert plain_text == lookup_text != ""
+    plain_text, *texts = page.evaluate(outputs)
+    assert texts == [plain_text] * 2
+    assert plain_text
 
 
 def test_a_failed_row_leaves_the_others(real: Real, visitor: Visitor, tmp_path: Path) -> None:
@@ -158,7 +166,7 @@ def test_a_failed_row_leaves_the_others(real: Real, visitor: Visitor, tmp_path: 
     fill(page, repeats=1, max_tokens=8, n_ctx=200)
     start(page)
     failed = page.locator(".hs-c-failures tbody tr")
-    expect(failed).to_have_count(2)
+    expect(failed).to_have_count(3)
     expect(failed.first).to_contain_text("200")
     expect(page.locator(".hs-c-verdict").first).to_contain_text("plain here")
     assert cells(page, 2)[8] == "1 identical"
@@ -175,7 +183,7 @@ def test_runs_wait_for_an_answer_then_stop_then_go_on(real: Real, visitor: Visit
     expect(page.locator(".hs-turn .hs-text span").nth(3)).to_be_attached()
     page.get_by_role("tab", name="Compare").click()
     start(page)
-    expect(page.locator(".hs-c-done")).to_have_text("0 of 12 runs")
+    expect(page.locator(".hs-c-done")).to_have_text("0 of 18 runs")
     expect(page.locator(".hs-c-words")).to_have_text("Waiting for another answer")
     page.get_by_role("tab", name="Generate").click()
     page.click(".hs-chat .hs-stop")
@@ -183,7 +191,7 @@ def test_runs_wait_for_an_answer_then_stop_then_go_on(real: Real, visitor: Visit
     page.get_by_role("tab", name="Compare").click()
     expect(page.locator(".hs-c-rows tbody tr")).not_to_have_count(0)
     page.click(".hs-c-stop")
-    expect(page.locator(".hs-c-continue")).to_contain_text("of 12 runs left")
+    expect(page.locator(".hs-c-continue")).to_contain_text("of 18 runs left")
     page.reload()
     page.get_by_role("tab", name="Compare").click()
     page.click("[data-go=past]")
@@ -326,17 +334,33 @@ def test_only_what_fits_can_be_picked(fake: Served, visitor: Visitor) -> None:
     expect(draft).to_have_value(str(DRAFT))
     other = draft.locator("option", has_text="other-vocabulary: token 17 is 'cat'")
     expect(other).to_be_disabled()
-    for _ in range(3):
+    modes = [row.locator("select").first.input_value() for row in page.locator(".hs-c-column").all()]
+    assert modes == ["plain", "auto", "draft", "lookup"]
+    expect(draft.locator("option").first).to_have_text("No draft, look-ups alone")
+    for _ in range(2):
         page.click("[data-add=lookup]")
     expect(page.locator(".hs-c-column")).to_have_count(6)
     expect(page.locator("[data-add=plain]")).to_be_disabled()
     page.locator(".hs-c-column input").first.fill("99")
     expect(page.locator(".hs-c-estimate")).to_have_text("K 99 must lie between 0 and 31.")
     expect(page.locator(".hs-c-start")).to_be_disabled()
-    page.locator(".hs-c-remove").nth(1).click()
+    page.locator(".hs-c-remove").nth(2).click()
     expect(page.locator(".hs-c-column")).to_have_count(5)
     page.select_option(".hs-c-sweep-key", "n_draft")
-    expect(page.locator(".hs-c-estimate")).to_contain_text("153 runs")  # (1 + 4 lookups x 4 values) x 3 x 3
+    expect(page.locator(".hs-c-estimate")).to_contain_text("126 runs")  # (2 + 3 lookups x 4 values) x 3 x 3
+
+
+def test_auto_is_added_with_a_draft_or_without(fake: Served, visitor: Visitor) -> None:
+    page = open_compare(fake.address, visitor)
+    page.click("[data-add=auto]")
+    drafts = page.locator(".hs-c-draft")
+    expect(drafts).to_have_count(3)
+    expect(drafts.last).to_have_value(str(DRAFT))
+    drafts.last.select_option("none")
+    expect(page.locator(".hs-c-estimate")).to_contain_text("45 runs")
+    expect(page.locator(".hs-c-column").last.locator("input")).to_have_count(0)
+    page.locator(".hs-c-column").last.locator("select").first.select_option("draft")
+    expect(drafts.last).to_have_value(str(DRAFT))
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

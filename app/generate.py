@@ -24,7 +24,7 @@ from app.core.settings import (
     SamplingSettings,
     SpeculationSettings,
 )
-from app.core.split import model_name, parts
+from app.core.split import parts
 from app.core.text import harmless
 from app.core.tokens import TokenEvent, TokenKind, round_source, sources_in_words
 from app.library import catalogue, memory
@@ -303,7 +303,7 @@ def _result(
 
 def _model(path: Path) -> dict[str, Any]:
     size = sum(part.stat().st_size for part in parts(path))
-    return {"name": model_name(path), "path": str(path), "size_bytes": size}
+    return {"name": catalogue.name_of(path), "path": str(path), "size_bytes": size}
 
 
 def _print_json(value: dict[str, Any]) -> None:

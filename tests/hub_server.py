@@ -44,6 +44,7 @@ class Repository:
     licence: str | None = "apache-2.0"
     gated: str = ""
     is_private: bool = False
+    parameters: int = 0  # of its models
     downloads: int = 0
     likes: int = 0
     updated: str = "2025-01-01T00:00:00.000Z"
@@ -176,6 +177,13 @@ class _Handler(BaseHTTPRequestHandler):
             for repository in self.server.repositories.values()
             if all(word in repository.name.casefold() for word in words) and not repository.is_private
         ]
+        tags = [tag for tag in query["filter"] if tag != "gguf"]
+        found = [one for one in found if all(tag == f"license:{one.licence}" for tag in tags)]
+        if query.get("gated") == ["false"]:
+            found = [one for one in found if not one.gated]
+        if "num_parameters" in query:
+            most = int(query["num_parameters"][0].removeprefix("max:"))
+            found = [one for one in found if 0 < one.parameters <= most]
         orders = {"downloads": "downloads", "likes": "likes", "lastModified": "updated"}
         order = orders[query.get("sort", ["downloads"])[0]]
         found.sort(key=lambda repository: getattr(repository, order), reverse=True)

@@ -47,13 +47,18 @@ def _models(columns: Sequence[Column]) -> list[dict[str, Any]]:
     listed = {file.path: file for file in catalogue.list_models()}
     unknown = [path for path in paths if path not in listed]
     read = tasks.inspect_models(unknown) if unknown else {}
-    return [_model(path, listed[path].facts if path in listed else read[path]) for path in paths]
+    return [
+        _model(listed[path].name, path, listed[path].facts)
+        if path in listed
+        else _model(model_name(path), path, read[path])
+        for path in paths
+    ]
 
 
-def _model(path: Path, known: ModelFacts | str | None) -> dict[str, Any]:
+def _model(name: str, path: Path, known: ModelFacts | str | None) -> dict[str, Any]:
     model = known if isinstance(known, ModelFacts) else None
     return {
-        "name": model_name(path),
+        "name": name,
         "path": str(path),
         "size_bytes": sum(part.stat().st_size for part in parts(path)),
         "architecture": model.architecture if model else None,

@@ -116,9 +116,22 @@ def resolve(text: str) -> Path:
     return file.path
 
 
+def name_of(path: Path) -> str:
+    """What ``list_models`` calls a file, or the file's own name where that does not list it."""
+    return next((file.name for file in scan() if file.path == path), model_name(path))
+
+
 def missing(preset: Preset) -> list[PresetModel]:
     """The preset's files that are not in the models folder (told by name and size, without hashing)."""
-    return [model for model in preset.models if not _is_here(model)]
+    return [model for model in preset.models if not is_here(model)]
+
+
+def is_here(model: PresetModel) -> bool:
+    """Whether all its files are in the models folder, told by name and size."""
+    path = path_of(model)
+    if not model.is_exact:
+        return all(part.is_file() for part in parts(path))
+    return path.is_file() and path.stat().st_size == model.size
 
 
 def path_of(model: PresetModel) -> Path:
@@ -268,13 +281,6 @@ def named(text: str, files: list[ModelFile]) -> ModelFile | None:
         if found := [file for file in files if fits(file.name)]:
             return found[0]
     return None
-
-
-def _is_here(model: PresetModel) -> bool:
-    path = path_of(model)
-    if not model.is_exact:
-        return all(part.is_file() for part in parts(path))
-    return path.is_file() and path.stat().st_size == model.size
 
 
 def unknown(text: str, names: list[str]) -> HeadstartError:

@@ -13,11 +13,10 @@ from app.core.errors import HeadstartError, UsageError
 from app.core.paths import models_dir
 from app.core.settings import LoadSettings
 from app.core.text import harmless
-from app.library import catalogue, fetch, folders, hub_commands, memory, removing
+from app.library import catalogue, fetch, folders, hub_commands, memory, pairs, removing
 from app.library.presets import load_presets
 from app.library.status_line import StatusLine
 from app.library.tables import print_table
-from app.worker import tasks
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -165,7 +164,7 @@ def _remove(name: str, is_sure: bool) -> int:
 def _check(target: str, draft: str, as_json: bool, n_ctx: int | None) -> int:
     paths = catalogue.resolve(target), catalogue.resolve(draft)
     load = LoadSettings(*paths) if n_ctx is None else LoadSettings(*paths, n_ctx=n_ctx)
-    check = tasks.check_pair(*paths)
+    check = pairs.check(*paths)
     if check.fits:
         memory.warn(load)
     if as_json:

@@ -20,7 +20,7 @@ from pathlib import Path
 from app.core.errors import Cancelled, HeadstartError
 from app.core.paths import models_dir, user_data_dir
 from app.library import cache
-from app.library.catalogue import path_of
+from app.library.catalogue import is_here, path_of
 from app.library.presets import PresetModel
 from app.library.programs import POLL_S, HubUnreachable, ask_hub
 from app.library.wanted import look_up
@@ -67,7 +67,14 @@ def get(
             raise Cancelled
         on_progress(Progress(f"asking the hub about {model.hub.repository}", 0, model.size))
 
-    return get_files(look_up(model, tick), on_progress, cancelled, reserved)
+    try:
+        files = look_up(model, tick)
+    except HubUnreachable as error:
+        if not is_here(model):
+            raise
+        on_progress(Progress(f"already here, not compared with the hub: {error.what}", 1, 1))
+        return path_of(model)
+    return get_files(files, on_progress, cancelled, reserved)
 
 
 def get_files(
@@ -124,7 +131,11 @@ def _get_file(
                     return
                 job.report("the file here is another one; fetching this one beside it", 0)
             path.parent.mkdir(parents=True, exist_ok=True)
-            job.fetch()
+            try:
+                job.fetch()
+            finally:
+                if not job.have():  # the hub refused: nothing is left to go on with
+                    job.part.unlink(missing_ok=True)
             job.part.replace(path)
     except OSError as error:
         place = error.filename or path

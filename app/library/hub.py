@@ -1,10 +1,11 @@
 """Talks with the Hugging Face hub: a program of its own, so that it can be ended at any moment.
 
 ``python -m app.library.hub fetch REPOSITORY REVISION FILE PART SIZE SHA256`` appends to PART what it still
-lacks (SHA256 is empty where the hub knows none); ``… search WORDS LIMIT SORT`` and ``… files REPOSITORY
-REVISION`` ask. Each prints one JSON object: ``{"outcome": "done", …}`` or ``{"outcome": "unreachable" |
-"failed", "what": …, "remedy": …}``. It ends when its standard input closes, as it does when its parent is
-gone. huggingface_hub reads the environment when it is imported, so every call finds that of its moment.
+lacks (SHA256 is empty where the hub knows none); ``… search WORDS LIMIT SORT LICENCE GATED PARAMETERS`` and
+``… files REPOSITORY REVISION`` ask. Each prints one JSON object: ``{"outcome": "done", …}`` or ``{"outcome":
+"unreachable" | "failed", "what": …, "remedy": …}``. It ends when its standard input closes, as it does when
+its parent is gone. huggingface_hub reads the environment when it is imported, so every call finds that of its
+moment.
 
 ``hf_hub_download`` starts a broken download from zero, so huggingface_hub's ``http_get`` reads the file: it
 can go on. The address asked is the hub's own: the client drops the token where that redirects elsewhere.
@@ -88,23 +89,28 @@ def fetch(repository: str, revision: str, file: str, part: str, size: str, sha25
         )
 
 
-def search(words: str, limit: str, sort: str) -> Outcome:
+def search(words: str, limit: str, sort: str, licence: str, gated: str, parameters: str) -> Outcome:
     """Repositories with GGUF files that the words name, the first ``limit`` by ``sort``.
+
+    The last three are filters, or empty: a licence as the hub names it, ``false`` for what is not gated, and
+    a range of the number of parameters as the hub writes it.
 
     ``HfApi.list_models`` repeats a request that fails for 24 s, so the request is made here.
     """
 
     def found() -> Outcome:
-        parameters = {
-            "filter": "gguf",
+        filters = {"gated": gated, "num_parameters": parameters}
+        query = {
+            "filter": ["gguf", f"license:{licence}"] if licence else "gguf",
             "search": words,
             "sort": sort,
             "limit": limit,
             "expand": ["downloads", "likes", "lastModified", "gated", "tags"],
+            **{name: value for name, value in filters.items() if value},
         }
         response = get_session().get(
             f"{constants.ENDPOINT}/api/models",
-            params=parameters,
+            params=query,
             headers=build_hf_headers(),
             timeout=constants.HF_HUB_ETAG_TIMEOUT,
         )
@@ -229,7 +235,9 @@ def _failed(what: str, remedy: str = "") -> Outcome:
 
 
 def _unreachable(why: str) -> Outcome:
-    return {"outcome": "unreachable", "what": f"{constants.ENDPOINT} can't be reached ({why})"}
+    remedy = "unset it and repeat it" if why == OFFLINE else "connect and repeat it"
+    what = f"{constants.ENDPOINT} can't be reached ({why})"
+    return {"outcome": "unreachable", "what": what, "remedy": remedy}
 
 
 def _first_line(error: Exception) -> str:

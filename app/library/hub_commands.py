@@ -42,6 +42,13 @@ def add_parsers(commands: Subparsers) -> None:
     searching.add_argument("words", nargs="+", help="words of the name, or owner/repo for its files")
     searching.add_argument("--sort", choices=list(search.SORTS), default="downloads")
     searching.add_argument("--limit", type=int, default=20, help="how many at most (default: 20)")
+    searching.add_argument(
+        "--size",
+        default="",
+        help="the most parameters, as 4B or 500M; fits: what fits this machine at Q4_K_M",
+    )
+    searching.add_argument("--licence", default="", help="only this one, by the hub's name: apache-2.0, mit")
+    searching.add_argument("--no-gated", action="store_true", help="none whose terms must be accepted first")
     searching.add_argument("--json", action="store_true", help="print JSON and nothing else")
 
 
@@ -52,13 +59,14 @@ def run(args: argparse.Namespace) -> int:
     words = " ".join(args.words)
     if "/" in words:
         return _files(words, args.json)
-    return _search(words, args.limit, args.sort, args.json)
+    filters = search.Filters(args.licence, args.no_gated, search.most_parameters(args.size, _memory))
+    return _search(words, args.limit, args.sort, filters, args.json)
 
 
 def _get(wanted: str | None) -> int:
     for error in load_presets()[1]:
         print(f"warning: {error}", file=sys.stderr)
-    models = models_of(wanted) if wanted else _best()
+    models = _best() if wanted is None else models_of(wanted)
     for place, model in enumerate(models):
         line = StatusLine()
         later = sum(each.size - fetch.bytes_here(each) for each in models[place + 1 :])
@@ -97,12 +105,13 @@ def _follow(line: StatusLine, progress: Progress) -> None:
     line.show(harmless(progress.step), progress.done / progress.total, details)
 
 
-def _search(words: str, limit: int, sort: str, as_json: bool) -> int:
-    found = search.search(words, limit, sort)
+def _search(words: str, limit: int, sort: str, filters: search.Filters, as_json: bool) -> int:
+    found = search.search(words, limit, sort, filters)
     if as_json:
         print(json.dumps([dataclasses.asdict(one) for one in found], indent=1))
     elif not found:
-        print(f"the hub has no GGUF repository for '{harmless(words)}'")
+        left_out = " with these filters" if filters != search.Filters() else ""
+        print(f"the hub has no GGUF repository for '{harmless(words)}'{left_out}")
     else:
         rows = [("repository", "downloads", "likes", "updated", "licence", "")]
         for one in found:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from app.core.models import PairCheck
 from app.core.paths import presets_dir
+from app.core.split import parts
 from app.library import cache, catalogue
 from app.library.catalogue import ModelFile
 from app.library.fetch import size_text
@@ -69,14 +70,17 @@ def rank_drafts(target: Path) -> list[Candidate]:
     families = load_families()
     ranked = []
     for file in files:
-        reasons = checks[file.path].reasons
-        if file.size_bytes > ours.size_bytes:
-            sizes = f"{size_text(file.size_bytes)} against {size_text(ours.size_bytes)}"
-            reasons = (*reasons, f"it is larger than the target, {sizes}")
+        check = _with_sizes(checks[file.path], ours.size_bytes, file.size_bytes)
         fit = _Fit(ours, file, families)
-        candidate = Candidate(file, checks[file.path].fits and not reasons, reasons, fit.note())
+        candidate = Candidate(file, check.fits, check.reasons, fit.note())
         ranked.append((not candidate.fits, *fit.rank(), candidate))
     return [candidate for *_, candidate in sorted(ranked, key=lambda entry: entry[:-1])]
+
+
+def check(target: Path, draft: Path) -> PairCheck:
+    """Whether a draft fits a target, by the same rules. Raises HeadstartError as ``rank_drafts`` does."""
+    sizes = (sum(part.stat().st_size for part in parts(path)) for path in (target, draft))
+    return _with_sizes(tasks.check_pair(target, draft), *sizes)
 
 
 def siblings(target: ModelFile) -> list[Sibling]:
@@ -150,6 +154,14 @@ class _Fit:
             return 0
         kinds = {file.facts.architecture if file.facts else None for file in (self.target, self.draft)}
         return 1 if len(kinds) == 1 else 2
+
+
+def _with_sizes(check: PairCheck, target: int, draft: int) -> PairCheck:
+    """The check with one reason more where the draft is the larger file, in bytes."""
+    if draft <= target:
+        return check
+    reason = f"it is larger than the target, {size_text(draft)} against {size_text(target)}"
+    return PairCheck(False, (*check.reasons, reason))
 
 
 def _distance(ratio: float) -> float:

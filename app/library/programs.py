@@ -44,7 +44,7 @@ def ask_hub(*arguments: str, tick: Callable[[], None] = lambda: None) -> dict[st
         last = errors.strip().splitlines()[-1:] or ["no message"]
         raise HeadstartError(f"the hub's helper process broke off ({last[0]})", "repeat it") from None
     if answer["outcome"] == "unreachable":
-        raise HubUnreachable(answer["what"], "connect and repeat it")
+        raise HubUnreachable(answer["what"], answer["remedy"])
     if answer["outcome"] == "failed":
         raise HeadstartError(answer["what"], answer["remedy"])
     return answer

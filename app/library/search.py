@@ -22,6 +22,8 @@ QUANTIZATION = re.compile(
     r"(?<![A-Za-z0-9])((?:UD-)?(?:I?Q\d|TQ\d)(?:_[A-Z0-9]+)*|MXFP4(?:_MOE)?|NVFP4|BF16|F16|FP16|F32)(?![A-Za-z0-9])",
     re.IGNORECASE,
 )
+BYTES_PER_PARAMETER = 0.6  # of Q4_K_M, the type that most people load
+SIZE = re.compile(r"(\d+(?:\.\d+)?)([BM])", re.IGNORECASE)
 NOT_MODELS = ("mmproj", "imatrix")  # parts that only some programs put beside a model
 
 
@@ -69,16 +71,37 @@ class HubFiles:
     contents: Mapping[str, tuple[int, str | None]] = field(default_factory=dict)
 
 
-def search(words: str, limit: int = 20, sort: str = "downloads") -> list[HubRepository]:
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """What a search leaves out; the hub applies them.
+
+    ``licence`` is the hub's short name of one, or "" for all; ``parameters`` the most that a model may have,
+    or 0 for any number.
+    """
+
+    licence: str = ""
+    is_open: bool = False  # without the gated ones
+    parameters: int = 0
+
+
+def search(
+    words: str, limit: int = 20, sort: str = "downloads", filters: Filters | None = None
+) -> list[HubRepository]:
     """The first repositories with GGUF files whose names have the words; ``sort`` is one of ``SORTS``.
 
     Raises:
         HeadstartError: the hub can't be reached, or refuses.
-        UsageError: an unknown ``sort``.
+        UsageError: an unknown ``sort``, or a limit below 1.
     """
     if sort not in SORTS:
         raise UsageError(f"the hub is not sorted by '{sort}'", f"choose one of {', '.join(SORTS)}")
-    found = ask_hub("search", words.strip(), str(limit), SORTS[sort])["found"]
+    if limit < 1:
+        raise UsageError(f"a list of {limit} is none", "ask for at least one repository")
+    filters = filters or Filters()
+    gated = "false" if filters.is_open else ""
+    parameters = f"max:{filters.parameters}" if filters.parameters else ""
+    order = SORTS[sort]
+    found = ask_hub("search", words.strip(), str(limit), order, filters.licence, gated, parameters)["found"]
     return [HubRepository(**one) for one in found]
 
 
@@ -124,6 +147,26 @@ def fit(size: int, ram: int, gpu: int = 0) -> str:
     of buffers go into 60 % of the RAM or 90 % of the largest graphics device; it is too large where the file
     and the buffers are more than both have.
     """
-    if 1.6 * size + 0.5e9 <= max(0.6 * ram, 0.9 * gpu):
+    if size <= _room(ram, gpu):
         return "fits"
     return "tight" if size + 0.5e9 <= ram + gpu else "large"
+
+
+def most_parameters(size: str, memory: Callable[[], tuple[int, int]]) -> int:
+    """The number of parameters that a size means: ``4B``, ``500M``, ``fits``, or "" for no limit, which is 0.
+
+    ``fits`` is what a Q4_K_M file that fits has, on the RAM and graphics memory that ``memory`` tells. Raises
+    UsageError for another text.
+    """
+    if size == "fits":
+        return max(int(_room(*memory()) / BYTES_PER_PARAMETER), 1)
+    if not size:
+        return 0
+    if not (found := SIZE.fullmatch(size)):
+        raise UsageError(f"'{size}' is no size of a model", "give one such as 4B or 500M, or fits")
+    return int(float(found[1]) * (1e9 if found[2] in "Bb" else 1e6))
+
+
+def _room(ram: int, gpu: int) -> float:
+    """Bytes of the largest file that fits."""
+    return (max(0.6 * ram, 0.9 * gpu) - 0.5e9) / 1.6

@@ -55,7 +55,7 @@ class Find:
             ]
         }
 
-    def _search(self, words: str, sort: str) -> dict[str, Any]:
+    def _search(self, words: str, sort: str, size: str, licence: str, no_gated: bool) -> dict[str, Any]:
         return {
             "found": [
                 {
@@ -65,7 +65,7 @@ class Find:
                     "licence": one.licence or "",
                     "gated": bool(one.gated),
                 }
-                for one in self._library.search(words.strip(), sort)
+                for one in self._library.search(words.strip(), sort, size, licence, no_gated)
             ]
         }
 

@@ -38,7 +38,9 @@ class Library(Protocol):
     def fit(self, n_bytes: int) -> str: ...
     def presets(self) -> list[Preset]: ...
     def is_here(self, preset: Preset) -> bool: ...
-    def search(self, words: str, sort: str) -> list[HubRepository]: ...
+    def search(
+        self, words: str, sort: str, size: str, licence: str, no_gated: bool
+    ) -> list[HubRepository]: ...
     def files_of(self, repository: str) -> HubFiles: ...
     def save_token(self, token: str) -> None: ...
     def token_source(self) -> str: ...
@@ -124,11 +126,12 @@ class DiskLibrary:
 
         return not missing(preset)
 
-    def search(self, words: str, sort: str) -> list[HubRepository]:
-        """Repositories of the hub."""
-        from app.library.search import search
+    def search(self, words: str, sort: str, size: str, licence: str, no_gated: bool) -> list[HubRepository]:
+        """Repositories of the hub; ``size`` as in ``most_parameters``."""
+        from app.library.search import Filters, most_parameters, search
 
-        return search(words, sort=sort)
+        filters = Filters(licence, no_gated, most_parameters(size, _memory))
+        return search(words, sort=sort, filters=filters)
 
     def files_of(self, repository: str) -> HubFiles:
         """A repository's model files."""

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,6 +72,36 @@ def test_words_find_repositories_by_downloads_or_otherwise(folder: Path, hub: Hu
     assert search.search("nothing like it") == []
     with pytest.raises(UsageError, match="choose one of downloads, likes, updated, trending"):
         search.search("coder", sort="size")
+
+
+def test_filters_leave_out_what_a_person_can_not_use(folder: Path, hub: HubServer) -> None:
+    for name, billions in (("Owner/Coder-1B-GGUF", 1), ("Owner/Coder-7B-GGUF", 7), ("meta/Gated-GGUF", 3)):
+        hub.repositories[name].parameters = billions * 1_000_000_000
+
+    def found(**filters: Any) -> list[str]:
+        return [one.repository for one in search.search("gguf", filters=search.Filters(**filters))]
+
+    assert found() == ["Owner/Coder-1B-GGUF", "Owner/Coder-7B-GGUF", "meta/Gated-GGUF"]
+    assert found(licence="apache-2.0") == ["Owner/Coder-7B-GGUF"]
+    assert found(is_open=True) == ["Owner/Coder-1B-GGUF", "Owner/Coder-7B-GGUF"]
+    assert found(parameters=3_000_000_000) == ["Owner/Coder-1B-GGUF", "meta/Gated-GGUF"]
+    assert found(parameters=3_000_000_000, is_open=True) == ["Owner/Coder-1B-GGUF"]
+    with pytest.raises(UsageError, match="at least one"):
+        search.search("gguf", limit=0)
+
+
+def test_a_size_means_a_number_of_parameters() -> None:
+    def of(size: str, ram: int = 0, gpu: int = 0) -> int:
+        return search.most_parameters(size, lambda: (ram, gpu))
+
+    assert [of(size) for size in ("", "4B", "1.5b", "500M")] == [0, 4 * 10**9, 15 * 10**8, 5 * 10**8]
+    most = of("fits", 24 * 10**9)
+    assert search.fit(int(0.6 * most), 24 * 10**9) == "fits"
+    assert search.fit(int(0.6 * most * 1.01), 24 * 10**9) == "tight"
+    assert of("fits", 24 * 10**9, 80 * 10**9) > 4 * most
+    assert of("fits", 10**8) == 1  # nothing fits, which is not the same as any size
+    with pytest.raises(UsageError, match="4B or 500M"):
+        of("large")
 
 
 def test_nothing_but_what_was_asked_reaches_the_hub(folder: Path, hub: HubServer) -> None:
@@ -216,6 +247,7 @@ def test_a_gated_repository_opens_with_a_token_that_may_read_it(
     page = f"{hub.address}/meta/Gated-GGUF"
     with pytest.raises(HeadstartError, match=f"is gated; accept its terms at {page}, then set HF_TOKEN"):
         get("meta/Gated-GGUF")
+    assert not list(folder.rglob("*.part"))  # nothing came, so nothing is left to go on with
     if how == "environment":
         monkeypatch.setenv("HF_TOKEN", TOKEN)
     elif how == "login":
@@ -323,6 +355,13 @@ def test_what_is_here_needs_no_hub(folder: Path, hub: HubServer, monkeypatch: py
     (file,) = look_up(models_of("Owner/Coder-1B-GGUF")[0])
     hub.is_hub = False
     assert fetch.get_files([file], lambda progress: None, lambda: False) == path
+    assert get("Owner/Coder-1B-GGUF:coder-1b.gguf") == path
+    with pytest.raises(HubUnreachable):
+        get("Owner/Coder-1B-GGUF:other.gguf")
+    hub.is_hub = True
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(HubUnreachable, match="HF_HUB_OFFLINE is set.; unset it and repeat it"):
+        search.search("coder")
 
 
 def test_a_proxy_is_used(folder: Path, hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,6 +398,9 @@ def test_the_search_command(folder: Path, hub: HubServer) -> None:
     assert lines[1].split()[:2] == ["Owner/Coder-1B-GGUF", "900"]
     found = json.loads(run("search", "coder", "--json", "--limit", "1").stdout)
     assert [one["repository"] for one in found] == ["Owner/Coder-1B-GGUF"]
+    free = run("search", "gguf", "--licence", "apache-2.0", "--no-gated")
+    assert [line.split()[0] for line in free.stdout.splitlines()[1:2]] == ["Owner/Coder-7B-GGUF"]
+    assert "with these filters" in run("search", "gguf", "--size", "1M").stdout
     nothing = run("search", "nothing", "like", "it")
     assert (nothing.returncode, nothing.stdout) == (
         0,

@@ -107,7 +107,7 @@ class FakeLibrary:
     def presets(self) -> list[Preset]:
         return []
 
-    def search(self, words: str, sort: str) -> list[HubRepository]:
+    def search(self, words: str, sort: str, size: str, licence: str, no_gated: bool) -> list[HubRepository]:
         if words == "down":
             raise HeadstartError("the hub can't be reached (no network)", "connect and repeat it")
         return [HubRepository(f"some/{SCRIPT}", 1_234_567, 1, "2025-01-31", "manual", "<i>licence</i>")]

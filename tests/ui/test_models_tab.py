@@ -108,7 +108,7 @@ def real(served: Real) -> Real:
 def find(page: Page, words: str) -> Locator:
     """The files of the only repository that the words find."""
     page.click("[data-show=find]")
-    page.fill(".hs-m-words input", words)
+    page.fill(".hs-m-words [type=search]", words)
     page.keyboard.press("Enter")
     expect(page.locator(".hs-m-found")).to_have_text("1 repository")
     page.click(".hs-m-repository summary")
@@ -442,7 +442,7 @@ def test_files_are_grouped_and_marked(imagined: Imagined, visitor: Visitor) -> N
     expect(files.nth(2)).to_contain_text("too large for this machine")
     expect(page.locator(".hs-m-repository summary")).to_contain_text("1.2 M downloads · 1 like")
     expect(page.locator(".hs-m-body .hs-m-reason")).to_contain_text("terms must be accepted")
-    page.fill(".hs-m-words input", "down")
+    page.fill(".hs-m-words [type=search]", "down")
     page.keyboard.press("Enter")
     expect(page.locator(".hs-m-problem")).to_contain_text("The hub can't be reached (no network)")
     page.get_by_role("button", name="Dismiss").click()

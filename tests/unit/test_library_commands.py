@@ -290,3 +290,10 @@ def test_check(
     out = capsys.readouterr().out
     assert ("does not fit" in out) == bool(reasons)
     assert all(reason in out for reason in reasons)
+    (folder / "larger.gguf").write_bytes(b"GGUF" + bytes(3_000_000))
+    assert run("check", "tiny.Q4_1", "larger", "--json") == 1
+    larger = json.loads(capsys.readouterr().out)
+    assert larger == {
+        "fits": False,
+        "reasons": [*reasons, "it is larger than the target, 3 MB against 0 MB"],
+    }

@@ -179,6 +179,7 @@ def test_ollama(home: Path, monkeypatch: pytest.MonkeyPatch, variable: str | Non
         "hf.co/ab/Model-GGUF:Q4_0": third,
     }
     assert catalogue.resolve("LLAMA3.2:3b") == blob
+    assert catalogue.name_of(blob) == "llama3.2:3b"
     assert {file.sha256 for file in catalogue.list_models()} == {SHA, "cd" * 32, "ef" * 32}
 
 

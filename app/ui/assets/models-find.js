@@ -6,7 +6,7 @@ async function openFind(words) {
   if (!hasPresets) drawPresets();
   askToken();
   if (words === undefined) return;
-  $(".hs-m-words input").value = words;
+  $(".hs-m-words [type=search]").value = words;
   await search();
 }
 
@@ -31,16 +31,23 @@ async function drawPresets() {
 const mark = ({fit, size}) => make("small", `hs-m-fit hs-m-is-${fit}`, `${size} · ${FITS[fit]}`);
 
 async function search() {
-  const mine = ++searched, [field, order] = $(".hs-m-words").elements;
+  const mine = ++searched, field = $(".hs-m-words [type=search]"), filters = new FormData($(".hs-m-words"));
   showProblem("");
   $(".hs-m-found").textContent = "Asking the hub";
-  const answer = await call("search", {words: field.value, sort: order.value});
+  const answer = await call("search", {
+    words: field.value,
+    sort: filters.get("sort"),
+    size: filters.get("size"),
+    licence: filters.get("licence"),
+    no_gated: filters.has("no_gated"),
+  });
   if (mine !== searched) return;
   const found = answer?.found ?? [];
-  $(".hs-m-found").textContent = !answer ? "" : found.length ? `${found.length} ${found.length === 1 ? "repository" : "repositories"}` : "The hub has nothing with these words. Fewer words find more.";
+  $(".hs-m-found").textContent = !answer ? "" : found.length ? `${found.length} ${found.length === 1 ? "repository" : "repositories"}` : "The hub has nothing like that. Fewer words or filters find more.";
   $(".hs-m-repositories").replaceChildren(...found.map(drawRepository));
 }
 $(".hs-m-words").addEventListener("submit", (event) => (event.preventDefault(), search()));
+$(".hs-m-words").addEventListener("change", ({target}) => target.name && searched && search());
 
 function drawRepository(one) {
   const item = make("li"), fold = make("details", "hs-c-card hs-m-repository"), head = make("summary"), words = make("span", "hs-m-file");

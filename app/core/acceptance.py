@@ -47,9 +47,9 @@ class Chance:
         self._tried = self._tried * self._keep + 1
 
     def fade(self) -> None:
-        """Trust the past half as much."""
-        self._kept /= 2
-        self._tried /= 2
+        """Trust the past a quarter as much."""
+        self._kept /= 4
+        self._tried /= 4
 
 
 def _confidence_prior(step: int) -> float:
@@ -111,3 +111,9 @@ class Record:
         ]
     )
     model: Confidence = field(default_factory=Confidence)
+
+    def fade(self) -> None:
+        """Trust what was learned less: another answer may be of another kind."""
+        self.model.fade()
+        for chance in self.lookup:
+            chance.fade()

@@ -70,6 +70,7 @@ class Policy:
 
     def __init__(self, costs: Costs, record: Record, max_tokens: int) -> None:
         self._costs, self._record = costs, record
+        record.fade()
         self._left = max_tokens
         self._written = 0
         self._pause, self._idle = _FIRST_PAUSE, 0

@@ -20,7 +20,7 @@ def shown(expectations: Sequence[Expectation]) -> dict[str, Any]:
     gains = [one.expected for one in expectations if one.expected is not None]
     is_known = any(one.measured is not None for one in expectations)
     rows = [
-        [KINDS[one.kind].capitalize(), _times(one.expected, " est."), _times(one.measured, " measured")]
+        [_capital(KINDS[one.kind]), _times(one.expected, " est."), _times(one.measured, " measured")]
         for one in expectations
     ]
     return {
@@ -40,3 +40,7 @@ def _headline(gains: Sequence[float]) -> str:
 
 def _times(gain: float | None, what: str) -> str:
     return "" if gain is None else f"{gain:.2f}x{what}"
+
+
+def _capital(words: str) -> str:
+    return words[:1].upper() + words[1:]

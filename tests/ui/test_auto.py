@@ -207,13 +207,13 @@ def test_pointing_at_a_round_tells_its_numbers_and_why(fake: Served, visitor: Vi
     finished(page)
     for place, words in enumerate(
         [
-            "Round 1: 4 by the draft model proposed, 4 accepted, 5 tokens. "
+            "Round 1: 4 drafted, 4 of them accepted, 5 tokens. "
             "Draft: small-draft should bring 2.5 more tokens for the time of 1.2.",
-            "Round 2: 4 looked up proposed, 2 accepted, 3 tokens. "
+            "Round 2: 4 looked up, 2 of them accepted, 3 tokens. "
             "Look-up: copying 2 should bring 2.5 more tokens for the time of 1.2.",
             "Round 3: nothing drafted, 1 token. "
             "Plain: a draft of small-draft would cost 1.9 tokens to gain 0.8.",
-            "Round 4: 2 looked up and 2 by the draft model proposed, 4 accepted, 5 tokens. "
+            "Round 4: 2 looked up and 2 drafted, 4 of them accepted, 5 tokens. "
             "Look-up and draft: copying 2, then small-draft, should bring 2.5 more tokens "
             "for the time of 1.2.",
         ]
@@ -260,7 +260,7 @@ def test_the_other_modes_have_a_strip_without_reasons(fake: Served, visitor: Vis
     ask(page, "Hello")
     finished(page)
     page.locator(BLOCKS).nth(1).hover()
-    expect(page.locator(LINE)).to_have_text("Round 2: 4 looked up proposed, 2 accepted, 3 tokens.")
+    expect(page.locator(LINE)).to_have_text("Round 2: 4 looked up, 2 of them accepted, 3 tokens.")
     expect(page.locator(".hs-doing")).to_be_hidden()
 
 

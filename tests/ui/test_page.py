@@ -108,7 +108,7 @@ def test_figures_and_counts_match_the_spans(fake: Served, visitor: Visitor) -> N
     second = page.locator(".hs-strip > i").nth(1)
     second.hover()
     expect(page.locator(".hs-round-words")).to_have_text(
-        "Round 2: 4 by the draft model proposed, 2 accepted, 3 tokens."
+        "Round 2: 4 drafted, 2 of them accepted, 3 tokens."
     )
     expect(page.locator("[data-figure=passes]")).to_have_text(str(rounds))
     expect(page.locator(".hs-ratio [data-figure]")).to_have_text(

@@ -83,11 +83,13 @@ function drawChart(positions) {
     let bar = chart.children[i];
     if (!bar) {
       bar = node("div", "hs-bar");
-      bar.append(node("b"), node("i"), node("small", "", String(i + 1)));
+      bar.append(node("b"), node("i"), node("small"));
       chart.append(bar);
     }
     const rate = drafted ? accepted / drafted : 0;
     bar.title = `position ${i + 1}: ${accepted} of ${drafted} accepted`;
+    // So many numbers would lie over each other.
+    bar.lastChild.textContent = positions.length <= 12 || i === 0 || i % 5 === 4 ? String(i + 1) : "";
     bar.firstChild.textContent = positions.length <= 8 ? Math.round(100 * rate) + "%" : "";
     bar.children[1].style.setProperty("--rate", rate);
   });

@@ -108,15 +108,15 @@ class StripView {
   }
 
   describe({index, own, drafted, accepted, l, m, why}) {
-    const proposed = [l && `${l} looked up`, m && `${m} by the draft model`].filter(Boolean).join(" and ") || "nothing";
-    const kept = drafted ? `${proposed} proposed, ${accepted} accepted` : "nothing drafted";
+    const proposed = [l && `${l} looked up`, m && `${m} drafted`].filter(Boolean).join(" and ");
+    const kept = drafted ? `${proposed}, ${accepted} of them accepted` : "nothing drafted";
     return `Round ${index + 1}: ${kept}, ${counted(accepted + own, "token")}.` + (why ? ` ${why[0].toUpperCase()}${why.slice(1)}.` : "");
   }
 
   describeEarlier() {
     const past = this.rounds.slice(0, this.merged).filter(Boolean);
     const total = (key) => past.reduce((sum, round) => sum + round[key], 0);
-    return `Rounds 1 to ${this.merged}: ${total("drafted")} proposed, ${total("accepted")} accepted, ${counted(total("accepted") + total("own"), "token")}.`;
+    return `Rounds 1 to ${this.merged}: ${total("drafted")} proposed, ${total("accepted")} of them accepted, ${counted(total("accepted") + total("own"), "token")}.`;
   }
 
   step(event) {

@@ -278,7 +278,7 @@ class TestTurns:
         prompt = list(PROMPT)
         for mode in ("plain", *MODES, *reversed(MODES), "plain", "draft"):
             outcome = self.agree(used, prompt, fresh, mode)
-            prompt += [*outcome.output_ids, 11, 12, 13]
+            prompt += [*outcome.output_ids, 11, 12, 14]
 
 
 class TestCost:

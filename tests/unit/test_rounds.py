@@ -378,7 +378,6 @@ class TestEnds:
         assert only.draft == tuple(whole[: place + 1])
         assert loop.output == whole[: place + 1]
 
-
     @pytest.mark.parametrize("mode", [Mode.LOOKUP, Mode.AUTO])
     def test_nothing_is_looked_up_behind_an_end(self, mode: Mode) -> None:
         """A conversation's earlier turns end, and what follows there is no part of this answer."""

@@ -23,6 +23,9 @@ _FIRST_BAND = (
 _FOLLOW_SPEED = 0.1
 _FOLLOW_RATIO = 0.05
 _MOST_SURPRISE = math.log(2)
+# What a further token is taken to cost where nothing but single ones was measured: a model too slow for more
+# gains most from drafts, and only drafts that are tried teach what they cost.
+_HOPE = 0.5
 
 
 class PassCosts:
@@ -131,7 +134,7 @@ def _interpolated(table: Mapping[int, float], n: int) -> float:
     sizes = list(table)  # ascending
     place = bisect_left(sizes, n)
     if len(sizes) == 1:
-        return table[sizes[0]] * n  # nothing known: no gain from passing several at once
+        return table[sizes[0]] * (1 + _HOPE * (n - 1))
     low, high = (sizes[-2], sizes[-1]) if place == len(sizes) else (sizes[place - 1], sizes[place])
     slope = (table[high] - table[low]) / (high - low)
     if place == len(sizes):

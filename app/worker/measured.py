@@ -58,7 +58,8 @@ def _times(context: Context, sizes: Sequence[int], budget_s: float) -> dict[int,
                 context.rewind(length)
                 if length + n > context.n_ctx:
                     continue
-                if times and time.perf_counter() - started + PassCosts(times)(n) > budget_s:
+                expected = PassCosts(times)(n) if len(times) > 1 else n * times.get(1, 0)
+                if times and time.perf_counter() - started + expected > budget_s:
                     return times
                 before = context.seconds
                 if n <= context.max_rows:

@@ -252,6 +252,24 @@ class TestAuto:
         assert min(ratios) > 0.85
         assert statistics.median(ratios) > 0.97
 
+    @pytest.mark.parametrize("machine", ["processor at F16", "graphics, small draft", "in the middle"])
+    def test_a_model_too_slow_to_be_measured_is_learned_from_its_rounds(self, machine: str) -> None:
+        """Only passes over single tokens were timed before the first answer."""
+        target, draft = MACHINES[machine]
+        known, record = PassCosts({1: target[1]}), Record()
+        auto = []
+        for trace in traces("coder-greedy"):
+            truth = PassCosts(target)
+            truth.measured = known.measured  # type: ignore[method-assign]
+            costs = Costs(truth, PassCosts(draft))
+            done = replay(trace, AUTO, costs, record)
+            for round_ in done.rounds:
+                known.observe(len(round_.draft) + 1, 0, round_.verify_s)
+            auto.append(len(trace.output) * target[1] / done.decode_s)
+        assert statistics.geometric_mean(auto) > 0.8 * statistics.geometric_mean(
+            speeds("coder-greedy", machine).auto
+        )
+
     def test_the_same_replay_twice_is_the_same(self) -> None:
         for trace in traces("coder-sampled"):
             first, second = (replay(trace, AUTO, costs_of("in the middle"), Record()) for _ in range(2))

@@ -257,7 +257,15 @@ def _asking_for(part: Path) -> str:
     return f"{inner[0]}/{inner[1]}:{'/'.join(inner[2:])}" if len(inner) > 2 else file.stem
 
 
+def as_text(text: str) -> str:
+    """A name on the disk, whose bytes may be no text, as text that can be written anywhere."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def _looked_at(name: str, path: Path) -> ModelFile:
+    if as_text(str(path)) != str(path):
+        why = "its name or that of its folder is not UTF-8: rename it"
+        return ModelFile(as_text(name), path, path.stat().st_size, "broken", problem=why)
     if path.suffix == ".part":
         problem = f"an unfinished download, `models get {_asking_for(path)}` goes on with it"
         return ModelFile(name, path, path.stat().st_size, "unfinished", problem=problem)

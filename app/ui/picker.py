@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.core.errors import HeadstartError
 from app.core.settings import Mode
+from app.library.catalogue import as_text
 from app.library.presets import Preset, PresetModel
 from app.ui.figures import seconds, size
 from app.ui.shelf import Shelf
@@ -82,9 +83,9 @@ class Picker:
         problems += replacement("target", picks.get("target"), target, targets)
         problems += replacement("draft", picked if picked != NO_DRAFT else None, draft, drafts)
         notes = {"summary": chosen.summary if chosen else "", "problems": problems}
-        if offer is None or offer["state"] != "fetching":
+        if not offer or offer["state"] != "fetching":  # the browser has "" for None
             is_missing = chosen is not None and bool(self.shelf.missing(chosen))
-            stays = offer is not None and offer.get("dismissable")
+            stays = offer and offer.get("dismissable")
             offer = self.offer(chosen) if chosen and is_missing else offer if stays else None
         return value, notes, offer
 
@@ -147,7 +148,11 @@ def progress_card(preset: Preset, files: Sequence[DownloadState]) -> dict[str, A
 def target_options(shelf: Shelf) -> list[Option]:
     """Every model file; one that can't be loaded has the reason."""
     return [
-        (str(file.path), file.name, "" if file.is_usable else file.problem or f"of kind '{file.kind}'")
+        (
+            as_text(str(file.path)),
+            file.name,
+            "" if file.is_usable else file.problem or f"of kind '{file.kind}'",
+        )
         for file in shelf.models()
     ]
 

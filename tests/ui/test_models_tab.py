@@ -246,10 +246,35 @@ def test_what_generate_fetches_is_in_the_list_of_downloads(real: Real, visitor: 
     find(page, "tiny draft").get_by_role("button", name=f"Download {FILE}").click()
     page.click("[data-show=queue]")
     expect(entry.locator(".hs-m-step")).to_have_text("Done")
-    assert real.arrived.exists()
-    assert not (real.folder / FILE).exists()
+    assert (real.folder / FILE).read_bytes() == real.draft.read_bytes()
+    page.get_by_role("tab", name="Generate").click()
+    choose(page, "#preset", "Tiny")
+    expect(page.locator("#target")).to_have_value(str(real.folder / FILE))
+    page.get_by_role("tab", name="Models").click()
     entry.get_by_role("button", name="Forget").click()
     expect(entry).to_have_count(0)
+
+
+def test_filters_of_the_search(real: Real, visitor: Visitor) -> None:
+    real.hub.repositories[REPOSITORY].parameters = 3_000_000_000
+    real.hub.add("b/tiny-GGUF", {FILE: b"x"}, licence="apache-2.0", gated="auto", parameters=500_000_000)
+    page = open_models(real.address, visitor)
+    page.click("[data-show=find]")
+    page.select_option("[name=licence]", "mit")  # nothing has been searched for yet
+    page.fill(".hs-m-words [type=search]", "tiny")
+    page.keyboard.press("Enter")
+    found = page.locator(".hs-m-repositories b")
+    expect(found).to_have_text([REPOSITORY])
+    page.select_option("[name=licence]", "")
+    expect(found).to_have_text([REPOSITORY, "b/tiny-GGUF"])
+    page.select_option("[name=size]", "1B")
+    expect(found).to_have_text(["b/tiny-GGUF"])
+    page.select_option("[name=size]", "fits")
+    expect(found).to_have_text([REPOSITORY, "b/tiny-GGUF"])
+    page.get_by_label("without gated ones").check()
+    expect(found).to_have_text([REPOSITORY])
+    page.select_option("[name=size]", "1B")
+    expect(page.locator(".hs-m-found")).to_contain_text("Fewer words or filters find more")
 
 
 def test_a_refused_download_says_why(real: Real, visitor: Visitor) -> None:
@@ -470,6 +495,17 @@ def test_a_pair_is_weighed_and_used(imagined: Imagined, visitor: Visitor) -> Non
     page.click(".hs-settings-toggle")
     page.click("#loading button")
     expect(page.locator("#n_ctx input")).to_have_value("512")
+
+
+def test_what_auto_may_gain_with_a_pair(imagined: Imagined, visitor: Visitor) -> None:
+    page = open_models(imagined.address, visitor)
+    row(page, "target").get_by_role("button", name="Drafts for it").click()
+    speed = page.locator(".hs-m-outlook")
+    expect(speed.locator("> p")).to_have_text("Auto here: 1.1x to 1.8x plain, by kind of task (est.)")
+    expect(speed.locator("tr").last).to_have_text("Editing1.84x est.1.72x measured")
+    page.locator(".hs-m-draft", has_text="No draft").click()
+    expect(speed.locator("> p")).to_contain_text("is told after its first answer")
+    expect(speed.locator("tr")).to_have_count(0)
 
 
 def test_a_pick_counts_while_an_older_one_is_answered(fake: Served, visitor: Visitor) -> None:

@@ -325,6 +325,17 @@ def test_a_file_that_may_not_be_read_says_so(folder: Path, monkeypatch: pytest.M
     assert (file.path, file.problem) == (path, "it can't be read (Permission denied)")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="file names are text there")
+def test_a_name_that_is_no_text_is_broken_and_can_be_shown(folder: Path) -> None:
+    add(folder, "fine.gguf")
+    path = add(folder, os.fsdecode(b"latin-\xe9.gguf"))
+    file = next(file for file in catalogue.scan() if file.path == path)
+    assert (file.name, file.kind) == ("latin-?", "broken")
+    assert file.problem
+    assert "rename it" in file.problem
+    assert catalogue.as_text(str(path)) == f"{folder}/latin-?.gguf"
+
+
 def test_what_a_preset_lacks_is_told_by_name_and_size(folder: Path) -> None:
     target, draft = (
         PresetModel(name, len(GGUF), "0" * 64, "MIT", HubSource("a/b", "0" * 40, f"{name}.gguf"))

@@ -65,6 +65,7 @@ function drawRepository(one) {
 function askAnew() {
   hasPresets = false;
   for (const fold of $$(".hs-m-repository")) (fold.open = false), fold.querySelector(".hs-m-body").replaceChildren();
+  follow();
 }
 
 async function drawFiles(repository, body) {

@@ -247,6 +247,7 @@ def test_what_generate_fetches_is_in_the_list_of_downloads(real: Real, visitor: 
     page.click("[data-show=queue]")
     expect(entry.locator(".hs-m-step")).to_have_text("Done")
     assert (real.folder / FILE).read_bytes() == real.draft.read_bytes()
+    expect(page.locator("#target option")).to_have_count(2)
     page.get_by_role("tab", name="Generate").click()
     choose(page, "#preset", "Tiny")
     expect(page.locator("#target")).to_have_value(str(real.folder / FILE))

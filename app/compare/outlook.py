@@ -58,8 +58,8 @@ def outlook(load: LoadSettings) -> list[Expectation]:
     """Each kind of task with what is known of it for this pair, or for the target with look-ups alone."""
     seen = [one for stamp in history.stamps() for one in _seen(*stamp) if one.target == load.target]
     threads = load.threads or usable_cores()
-    passes = kept_costs.latest(load.target, threads)
-    steps = kept_costs.latest(load.draft, threads) if load.draft else None
+    passes = kept_costs.latest(load.target, "target", threads)
+    steps = kept_costs.latest(load.draft, "draft", threads) if load.draft else None
     expectations = []
     for kind in KINDS:
         here = [one for one in seen if one.category == kind]

@@ -14,7 +14,10 @@ _MODELS_KEPT = 64
 
 
 def name_of(path: Path, *settings: object) -> str:
-    """A model on this machine, as it is loaded: all that decides how long its passes take."""
+    """A model on this machine, as it is loaded: all that decides how long its passes take.
+
+    The role is one of the settings: a draft's passes are measured at other sizes than a target's.
+    """
     stat = path.stat()
     facts = (path, stat.st_size, stat.st_mtime_ns, platform.node(), platform.machine(), *settings)
     return "|".join(map(str, facts))

@@ -81,7 +81,7 @@ class LoadedModel:
         except BaseException:
             self.model.close()
             raise
-        settings = (plan.threads, layers, plan.n_batch, plan.cache_type_k, plan.cache_type_v)
+        settings = (plan.role, plan.threads, layers, plan.n_batch, plan.cache_type_k, plan.cache_type_v)
         self.name = name_of(plan.path, *settings, version("llama-cpp-python"))
         self._costs: PassCosts | None = None
 

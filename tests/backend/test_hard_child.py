@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -217,6 +218,27 @@ def test_a_child_that_stops_in_time_is_left_alive(client: WorkerClient, load: Lo
     assert loaded_roles(messages_of(client.submit(load, asked(QUESTION, 2)))) == set()
     assert client.child_pid == pid
     wait_for(lambda: threading.active_count() <= threads)
+
+
+@pytest.mark.parametrize(
+    ("moment", "text"), [(Started, LONG_PROMPT), (RoundDone, STORY)], ids=["prefill", "answer"]
+)
+def test_a_cancelled_run_leaves_the_processor_alone(
+    moment: type, text: str, client: WorkerClient, load: LoadSettings, starter_model: Path
+) -> None:
+    run = client.submit(dataclasses.replace(load, target=starter_model), asked(text, 5000))
+    before = until(run, has(moment))
+    run.cancel()
+    assert messages_of(run, before)[-1].finish_reason == "cancelled"  # type: ignore[union-attr]
+    child = psutil.Process(pid_of(client))
+
+    def work_of_half_a_second() -> float:
+        earlier = child.cpu_times()
+        time.sleep(0.5)
+        later = child.cpu_times()
+        return (later.user + later.system) - (earlier.user + earlier.system)
+
+    wait_for(lambda: work_of_half_a_second() < 0.02)
 
 
 def test_a_file_whose_reading_never_ends_is_named_and_the_rest_is_read(

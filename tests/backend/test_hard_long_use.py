@@ -11,7 +11,7 @@ import psutil
 import pytest
 from conftest import WriteTiny
 from test_worker import asked, finished, is_gone, wait_for
-from tiny_gguf import TinyModel
+from tiny_gguf import TinyModel, byte_level
 
 from app.core.settings import LoadSettings, Mode
 from app.worker.client import WorkerClient
@@ -101,3 +101,16 @@ def test_unloading_gives_everything_back(client: WorkerClient, load: LoadSetting
         assert is_gone(child.pid)
     wait_for(lambda: threading.active_count() <= threads)
     assert size_of(me).handles == handles
+
+
+def test_no_table_of_logits_grows_with_the_context(client: WorkerClient, tiny: WriteTiny) -> None:
+    """152,000 tokens of vocabulary times 32,768 places would be 20 GB."""
+    words = byte_level()
+    target = tiny(TinyModel(n_embd=32, vocabulary=words.padded(151_936 - len(words.tokens))))
+    used = []
+    for n_ctx in (4096, 32768):
+        load = LoadSettings(target, n_ctx=n_ctx, threads=1)
+        answer = finished(client.submit(load, asked("x" * 3000, 8, Mode.LOOKUP)))
+        assert len(answer.output_ids) == 8
+        used.append(size_of(psutil.Process(client.child_pid)).memory)
+    assert used[1] - used[0] < 100_000_000, used

@@ -207,7 +207,7 @@ def test_auto_measures_once_and_tells_why_it_drafts_or_not(
 ) -> None:
     load = LoadSettings(copy, copy, n_ctx=1024, threads=1)
     first = messages_of(client.submit(load, asked(STORY, 24, Mode.AUTO)))
-    assert of_kind(Measuring, first) == [Measuring(copy.name)], "both are the same file, loaded alike"
+    assert of_kind(Measuring, first) == [Measuring(copy.name)] * 2, "once as the target, once as the draft"
     done = of_kind(RoundDone, first)
     for message in done:
         assert message.choice.source in ("none", "lookup", "model", "both")

@@ -2,9 +2,12 @@
 const $ = (selector) => element.querySelector(selector);
 const card = $(".hs-card");
 const PUT_OFF = "headstart-put-off";
+let shown = null;
 
 function draw() {
-  const offer = props.value;
+  // The best pair is looked for when the page opens: it does not displace what was picked meanwhile.
+  if (props.value?.dismissable && shown && !shown.dismissable && shown.state !== "done") props.value = shown;
+  const offer = (shown = props.value || null);
   const isPutOff = offer?.dismissable && localStorage.getItem(PUT_OFF) === offer.preset;
   card.hidden = !offer || offer.state === "done" || isPutOff;
   if (card.hidden) return;

@@ -16,13 +16,18 @@ from app.core.settings import MAX_DRAFT
 
 # Numbers of tokens worth measuring, the most telling first: a slow machine gets no further than its time. The
 # draft model goes step by step; the large pass tells what reading a prompt costs.
-PROBED = {"target": (1, 2, 4, 8, 16, 32, 3, 5, 6, 12, 24), "draft": (1, 2, 4, 16, 128)}
+# A single token is measured again and again, since all depends on it.
+PROBED = {
+    "target": (1, 2, 1, 4, 1, 8, 16, 1, 32, 3, 1, 5, 6, 1, 12, 24),
+    "draft": (1, 2, 1, 4, 1, 16, 1, 128),
+}
 _FIRST_BAND = (
     1024  # tokens in the cache up to which the first measurement holds; each further band is twice as long
 )
 _FOLLOW_SPEED = 0.1
 _FOLLOW_RATIO = 0.05
 _MOST_SURPRISE = math.log(2)
+_SHARED = 0.3  # of what one size teaches, that the next ones learn
 # What a further token is taken to cost where nothing but single ones was measured: a model too slow for more
 # gains most from drafts, and only drafts that are tried teach what they cost.
 _HOPE = 0.5
@@ -63,27 +68,22 @@ class PassCosts:
         if band not in self._bands:
             nearest = self._nearest(band)
             self._bands[band] = dict(self._bands[nearest])
-        table = self._bands[band]
         before = self(n, n_past)
         seen = self._seen.get((band, n), 0) + 1
         self._seen[band, n] = seen
-        step = max(rate, 0.5 / (seen + 1))
-        after = before * math.exp(step * _tamed(math.log(seconds / before)))
-        table[n] = min(after, n * table[1]) if n > 1 else after  # one token a pass is always possible
-        if seen == 1:
-            table = self._bands[band] = dict(sorted(table.items()))
-        self._renew(band, n)
-
-    def _renew(self, band: int, n: int) -> None:
-        """Bring the row of a band up to date around ``n``, whose time changed; it is asked every round."""
-        if (row := self._tables.get(band)) is None:
-            return
-        sizes = list(self._bands[band])
-        place = sizes.index(n)
-        first = sizes[place - 1] + 1 if place else 1
-        last = sizes[place + 1] if place + 2 < len(sizes) else len(row)
-        for m in range(first, min(last, len(row))):
-            row[m] = _interpolated(self._bands[band], m)
+        table = self._bands[band]
+        if n not in table:
+            table = self._bands[band] = dict(sorted({**table, n: before}.items()))
+        change = max(rate, 0.5 / (seen + 1)) * _tamed(math.log(seconds / before))
+        # What one size teaches holds in part for the others: the measurement may have been off as a whole.
+        for size in table:
+            if size > 1 or n == 1:
+                nearness = _SHARED * min(n, size) / max(n, size) if size != n else 1.0
+                changed = table[size] * math.exp(nearness * change)
+                table[size] = (
+                    min(changed, size * table[1]) if size > 1 else changed
+                )  # one at a time always goes
+        self._tables.pop(band, None)
 
     def measured(self) -> dict[int, float]:
         """What is known of the shortest contexts, to be kept for the next time."""

@@ -86,22 +86,11 @@ class GenerateTab:
             self._after_fetch, self.offer, chosen, **QUIET
         )
         self.offer.give_up(self._give_up, None, None, **QUIET)
+        # Not the fields' own changes: a preset sets them all, and each would ask for everything again.
         for told, on in ((self._weigh, self.memory), (self._expect, self.outlook)):
-            gr.on(
-                [part.change for part in loaded_with],
-                told,
-                loaded_with,
-                on,
-                trigger_mode="always_last",
-                **QUIET,
-            )
-        gr.on(
-            [part.change for part in asked_with],
-            self._remember,
-            [self.tab_id, *asked_with],
-            None,
-            trigger_mode="always_last",
-            **QUIET,
+            self.picker.settled(told, loaded_with, on, trigger_mode="always_last", **QUIET)
+        self.picker.settled(
+            self._remember, [self.tab_id, *asked_with], None, trigger_mode="always_last", **QUIET
         )
 
     # ---- the conversation ---------------------------------------------------------------------------------
@@ -171,11 +160,7 @@ class GenerateTab:
     def _updates(self, picks: Picks, values: dict[str, Any], offer: Offer) -> list[Any]:
         """Of picker, notes, offer and every field; fields that ``values`` leaves out keep their value."""
         value, notes, offer = self._picker.shown(picks, offer)
-        mode = value["mode"]
-        fields = []
-        for name in self.fields:
-            update = {"visible": mode in settings_panel.ONLY_IN.get(name, (mode,))}
-            fields.append(gr.update(**update, **({"value": values[name]} if name in values else {})))
+        fields = [gr.update(value=values[name]) if name in values else gr.skip() for name in self.fields]
         return [value, notes, offer, *fields]
 
     def _weigh(self, picks: Picks, *values: Any) -> dict[str, Any]:

@@ -98,6 +98,8 @@ def build() -> Fields:
             "cache_type", "q8_0 takes half as much as f16 and may change answers"
         )
         fields["draft_cache_type"] = _cache_type("draft_cache_type", "A smaller one may cost acceptance")
+    for name, modes in ONLY_IN.items():
+        fields[name].elem_classes = ["hs-in", *(f"hs-in-{mode}" for mode in modes)]
     return fields
 
 

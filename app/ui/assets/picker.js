@@ -10,6 +10,7 @@ function ask(name, picks, values = {}) {
   newest = {...props.value, ...picks, asked};
   props.value = newest;
   draw();
+  settle(); // an answer that is what was asked for changes nothing, and is not heard of
   trigger("picked", {name, picks: newest, values});
 }
 
@@ -57,6 +58,7 @@ function draw() {
     }
     select.value = value[name] ?? "";
   }
+  document.documentElement.dataset.mode = value.mode ?? "";
   for (const radio of modes.querySelectorAll("input")) radio.checked = radio.value === value.mode;
   element.querySelector("#draft-pick").hidden = value.mode !== "draft" && value.mode !== "auto";
 }
@@ -64,3 +66,14 @@ function draw() {
 document.addEventListener("headstart-pick", ({detail}) => ask("", detail.picks, detail.values));
 watch("value", answered);
 draw();
+
+// What follows from picks and settings together is asked for once nothing has changed for a moment.
+let settling;
+function settle() {
+  clearTimeout(settling);
+  settling = setTimeout(() => trigger("settled"), 150);
+}
+watch("value", settle);
+for (const kind of ["input", "change", "click"]) {
+  document.addEventListener(kind, ({target}) => target.closest?.("#drawer") && settle());
+}

@@ -360,7 +360,7 @@ def test_what_is_here_needs_no_hub(folder: Path, hub: HubServer, monkeypatch: py
         get("Owner/Coder-1B-GGUF:other.gguf")
     hub.is_hub = True
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(HubUnreachable, match="HF_HUB_OFFLINE is set.; unset it and repeat it"):
+    with pytest.raises(HubUnreachable, match=r"HF_HUB_OFFLINE is set.; unset it and repeat it"):
         search.search("coder")
 
 

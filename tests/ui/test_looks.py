@@ -12,7 +12,13 @@ from tests.ui.conftest import Served, Visitor
 from tests.ui.fakes import Script
 from tests.ui.test_page import WORDS, ask, finished
 
-SIZES = {"desktop": (1280, 720), "desktop at 200 %": (640, 360), "wide": (1920, 1080), "phone": (390, 844), "small phone": (320, 640)}
+SIZES = {
+    "desktop": (1280, 720),
+    "desktop at 200 %": (640, 360),
+    "wide": (1920, 1080),
+    "phone": (390, 844),
+    "small phone": (320, 640),
+}
 LONG = "a_very_long_name_without_any_break_" * 12
 
 

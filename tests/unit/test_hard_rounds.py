@@ -31,7 +31,7 @@ class Asked:
     max_tokens: int
     ends_on: frozenset[int]
     fresh: bool
-    cut: tuple[str, int] | None  # who is cancelled at which call of theirs, or how many rounds are read
+    cut: tuple[str, int] | None  # who is cancelled at which call of theirs, or the last round read
 
 
 tokens = st.integers(0, N_VOCAB - 1)
@@ -91,7 +91,7 @@ def test_every_answer_of_a_session_is_plain_decodings(
             decoder.fail_at = decoder.calls + when
         if who == "reader":
             reading = answer.settled_rounds(lambda done, total: None)
-            settled += itertools.islice(reading, when)
+            settled += itertools.islice(reading, when + 1)
             reading.close()
         else:
             settled = session.finish(answer)

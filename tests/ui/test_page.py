@@ -107,9 +107,7 @@ def test_figures_and_counts_match_the_spans(fake: Served, visitor: Visitor) -> N
     rounds = len(page.query_selector_all(".hs-strip > i"))
     second = page.locator(".hs-strip > i").nth(1)
     second.hover()
-    expect(page.locator(".hs-round-words")).to_have_text(
-        "Round 2: 4 drafted, 2 of them accepted, 3 tokens."
-    )
+    expect(page.locator(".hs-round-words")).to_have_text("Round 2: 4 drafted, 2 of them accepted, 3 tokens.")
     expect(page.locator("[data-figure=passes]")).to_have_text(str(rounds))
     expect(page.locator(".hs-ratio [data-figure]")).to_have_text(
         re.compile(r"plain.*\(estimate\)$|plain \(estimate\)$")

@@ -112,6 +112,7 @@ class GenerateTab:
             require_listed(self._shelf, load.target, load.draft)
             messages = conversation.messages(settings["system"] or "")
             request = Request(messages, False, max_tokens, stop, sampling, speculation)
+            conversation.settings = {"picks": picks, **settings}
         except HeadstartError as error:
             refusal = Answer(turn, len(conversation.turns) - 1, speculates=False)
             refusal.fail(settings_panel.in_words_of_the_page(error.what), error.remedy)

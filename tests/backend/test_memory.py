@@ -13,9 +13,9 @@ from conftest import WriteTiny
 from tiny_gguf import TinyModel
 
 from app.__main__ import main
+from app.core.copies import ModelCopy
 from app.core.errors import HeadstartError
 from app.core.memory import RAM, MemoryEstimate
-from app.core.paths import models_dir
 from app.core.settings import ChatMessage, LoadSettings, Request
 from app.library import memory
 from app.worker import client as client_module
@@ -36,11 +36,11 @@ def client() -> Iterator[WorkerClient]:
     client.close()
 
 
-@pytest.fixture
-def f16_model() -> Path:
-    path = models_dir() / "qwen2.5-coder-1.5b-instruct-f16.gguf"
-    if not path.exists():
-        pytest.skip("`models requantize` of the coder's target to F16 makes it")
+@pytest.fixture(scope="module")
+def f16_model(starter_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The starter without quantised weights: nothing of it is repacked."""
+    path = tmp_path_factory.mktemp("f16") / "starter-f16.gguf"
+    tasks.write_copy(starter_model, path, ModelCopy("F16"), lambda tensor: None, lambda: False)
     return path
 
 

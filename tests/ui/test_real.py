@@ -95,6 +95,10 @@ def test_the_main_job(program: Program, visitor: Visitor, starter_model: Path) -
     page = visitor.open(program.address)
     choose(page, "#preset", "SmolLM2")
     expect(page.locator("#target")).to_have_value(str(starter_model))
+    expect(page.locator("#mode :checked")).to_have_value("auto")
+    # Auto goes by the clock; look-ups alone write the same rounds again.
+    page.click("#mode label:has-text('Lookup')")
+    expect(page.locator("#mode :checked")).to_have_value("lookup")
     page.click(".hs-settings-toggle")
     page.fill("#max_tokens input", "48")
     page.keyboard.press("Tab")

@@ -128,7 +128,7 @@ def test_from_click_to_export(real: Real, visitor: Visitor) -> None:
     assert lookup[4] == f"{accepted / drafted:.0%}"
     assert auto[8] == lookup[8] == "2 identical"
     expect(page.locator(".hs-c-audited")).to_have_text(
-        "Auto" + "2 identical" + "Lookup, K=10" + "2 identical"
+        ["Auto" + "2 identical", "Lookup, K=10" + "2 identical"]
     )
 
     drawn = export(page, "Chart “speed” as SVG").decode("utf-8")

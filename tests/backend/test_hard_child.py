@@ -109,8 +109,9 @@ def test_killed_at_any_moment(
 def test_killed_in_a_comparison_costs_its_row_alone(
     client: WorkerClient, load: LoadSettings, headstart_home: Path
 ) -> None:
-    columns = [Column(name, load, Request((), max_tokens=12)) for name in ("a", "b")]
-    prompts = [Prompt("p", "own", QUESTION), Prompt("q", "own", STORY)]
+    # Long enough to be still at it when the signal comes.
+    columns = [Column(name, load, Request((), max_tokens=150)) for name in ("a", "b")]
+    prompts = [Prompt("p", "own", STORY), Prompt("q", "own", QUESTION)]
     comparison = runner.new(columns, prompts, 1, {"models": []})
     killed: list[int] = []
     for event in runner.Runner(client, comparison).events():

@@ -194,6 +194,7 @@ def test_runs_wait_for_an_answer_then_stop_then_go_on(real: Real, visitor: Visit
     expect(page.locator(".hs-c-continue")).to_contain_text("of 18 runs left")
     page.reload()
     page.get_by_role("tab", name="Compare").click()
+    expect(page.locator(".hs-c-column")).not_to_have_count(0)
     page.click("[data-go=past]")
     page.locator(".hs-c-entry").first.get_by_role("button", name="Continue").click()
     expect(page.locator(".hs-c-verdict").first).to_contain_text("plain here")

@@ -71,21 +71,18 @@ class Policy:
     def __init__(self, costs: Costs, record: Record, max_tokens: int) -> None:
         self._costs, self._record = costs, record
         record.fade()
-        self._left = max_tokens
-        self._written = 0
+        self._max_tokens, self._written = max_tokens, 0
         self._pause, self._idle = _FIRST_PAUSE, 0
         self._n_past = self._n_max = self._n_unseen = 0
         self._passes = costs.target.table()
         self._step = 0.0  # seconds of the draft model's
-        self._value = self._value_without = self._passes[
-            1
-        ]  # seconds that a token is worth, with the draft model or not
+        # Seconds that a token is worth, with the draft model and without.
+        self._value = self._value_without = self._passes[1]
         self._ahead = (0.0, 0.0)  # how often the draft model will be sure enough, and right when it is
         # What the draft model would have saved, as fading sums of seconds and of tokens.
         self._saved = self._saved_over = 0.0
-        self._failed = self._failures = (
-            0.0  # look-ups that were wrong in this text, and that were to be expected
-        )
+        # Look-ups that were wrong in this text, and as many as were to be expected.
+        self._failed = self._failures = 0.0
         self._reads_again = False  # whether rejected drafts have cost the target more than their pass
         self._chances: list[float] = []  # that 1, 2, … looked-up ids are kept
         self._chance = 1.0  # that the draft so far is kept whole
@@ -164,7 +161,6 @@ class Policy:
         if self._n_looks and self._n_unseen <= _KEPT_UP and n_looked_up == 0:
             steps = self._n_looks + self._n_unseen - 1
             self._costs.observe_draft(1, self._n_past, round_.draft_s / steps)
-        self._left -= len(round_.output)
         self._written += len(round_.output)
         self._idle = 0 if self._n_looks else self._idle + len(round_.output)
 
@@ -185,8 +181,8 @@ class Policy:
         self._n_past, self._n_unseen, self._n_max = n_past, n_unseen or 0, n_max
         self._n_looks, self._drawn = 0, []
         self._passes = self._costs.target.table(n_past)
-        has_model = n_unseen is not None and self._costs.draft is not None
-        self._step = self._costs.draft(1, n_past) if has_model and self._costs.draft else 0.0
+        draft = self._costs.draft if n_unseen is not None else None
+        self._step = draft(1, n_past) if draft is not None else 0.0
         if self._idle >= self._pause:
             self._record.model.fade()
             self._pause, self._idle = 2 * self._pause, 0
@@ -284,7 +280,7 @@ class Policy:
         """Whether the draft model will save, over the rest of the answer, what its reading costs now."""
         if self._costs.draft is None or not self._saved_over:
             return False
-        ahead = min(self._left, max(_USUAL - self._written, _USUAL // 2))
+        ahead = min(self._max_tokens - self._written, max(_USUAL - self._written, _USUAL // 2))
         saving = self._saved / self._saved_over * ahead
         return saving * _CAUTION > self._costs.draft(n_unseen - 1, self._n_past)
 

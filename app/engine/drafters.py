@@ -106,6 +106,8 @@ class ModelDrafter:
         self._stopping = stopping
         self._rng = rng
         self._is_end = is_end
+        self._n_checked = 0  # committed ids that were looked at; each is, once
+        self._last_foreign = -1  # place of the last of them that the draft model does not know
 
     @property
     def seconds(self) -> float:
@@ -114,10 +116,14 @@ class ModelDrafter:
 
     def n_unseen(self, committed: Sequence[int]) -> int | None:
         """How many of ``committed`` the draft model has still to read; None where it cannot follow them at
-        all, in its context or its vocabulary."""
-        unseen = committed[len(self._decoder.ids) :]
-        fits = len(committed) <= self._decoder.n_ctx and all(token < self._n_shared for token in unseen)
-        return len(unseen) if fits else None
+        all, in its context or its vocabulary. ``committed`` must only have grown since."""
+        for place in range(self._n_checked, len(committed)):
+            if committed[place] >= self._n_shared:
+                self._last_foreign = place
+        self._n_checked = len(committed)
+        n_seen = len(self._decoder.ids)
+        fits = len(committed) <= self._decoder.n_ctx and self._last_foreign < n_seen
+        return len(committed) - n_seen if fits else None
 
     def begin(self, prompt: Sequence[int]) -> bool:
         """Keep of the cache what is the prompt's; the rest of it is to be read where it can be held."""
@@ -134,13 +140,14 @@ class ModelDrafter:
         The stopping rule decides by the largest probability, known before the draw: dropping a token for its
         own probability after the draw would change what the target ends up writing.
         """
-        history = [*committed, *before.ids]
         n_max = min(n_max, self._decoder.n_ctx - len(committed) + 1)
         is_over = bool(before.ids) and self._is_end(before.ids[-1])
-        if is_over or len(before.ids) >= n_max or self.n_unseen(history) is None:
+        is_known = self.n_unseen(committed) is not None and all(id_ < self._n_shared for id_ in before.ids)
+        if is_over or len(before.ids) >= n_max or not is_known:
             return before
         ids, probs, distributions = list(before.ids), list(before.probs), list(before.distributions)
-        unseen = history[len(self._decoder.ids) :]
+        unseen = [*committed[len(self._decoder.ids) :], *before.ids]
+        history = [*committed, *before.ids] if self._sampling.has_penalties else []
         feed = unseen[-1:]
         caught_up = False
         while len(ids) < n_max and self._stopping.looks(len(ids)):
@@ -159,7 +166,8 @@ class ModelDrafter:
             if self._is_end(token):
                 break
             feed = [token]
-            history.append(token)
+            if self._sampling.has_penalties:
+                history.append(token)
         sources = before.sources + (DraftSource.MODEL,) * (len(ids) - len(before.ids))
         return Draft(tuple(ids), sources, tuple(probs), tuple(distributions))
 

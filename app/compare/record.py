@@ -12,6 +12,7 @@ from app.core.settings import LoadSettings, Mode, Request, SamplingSettings, Spe
 from app.core.stats import Stats
 
 SCHEMA = 1
+MACHINE_FACTS = frozenset({"os", "cpu", "ram_bytes", "threads", "llama_cpp", "devices", "models"})  # those shown
 Replay = tuple[tuple[float, tuple[tuple[str, str], ...]], ...]
 RunKey = tuple[str, str, int]  # column, prompt, repeat
 
@@ -213,6 +214,8 @@ class Comparison:
         """The comparison that ``as_json`` wrote. Raises KeyError, TypeError or ValueError for others."""
         if value["schema"] != SCHEMA:
             raise ValueError(f"schema {value['schema']}")
+        if lacking := MACHINE_FACTS.difference(value["machine"]):
+            raise KeyError(", ".join(sorted(lacking)))
         return cls(
             value["id"],
             value["created"],

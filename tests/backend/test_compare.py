@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from app.compare import history, report, runner
+from app.compare import history, machine, report, runner
 from app.compare.audit import allowed_gap
 from app.compare.record import Column, Prompt
 from app.compare.runner import Ended, RunEnded, Runner
@@ -222,7 +222,7 @@ def test_equal_settings_twice_and_the_child_killed_between(
 ) -> None:
     load = LoadSettings(starter_model, n_ctx=512)
     columns = [Column(name, load, Request((), max_tokens=16)) for name in ("a", "b")]
-    facts = {"models": []}
+    facts = machine.facts(columns)
     over = runner.new(columns, [Prompt("p", "own", COPY)], 3, facts)
     killed = False
     events = []

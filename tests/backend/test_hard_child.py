@@ -29,7 +29,7 @@ from test_worker import (
     wait_for,
 )
 
-from app.compare import runner
+from app.compare import machine, runner
 from app.compare.record import Column, Prompt
 from app.core.errors import HeadstartError
 from app.core.settings import ChatMessage, LoadSettings, Request
@@ -112,7 +112,7 @@ def test_killed_in_a_comparison_costs_its_row_alone(
     # Long enough to be still at it when the signal comes.
     columns = [Column(name, load, Request((), max_tokens=150)) for name in ("a", "b")]
     prompts = [Prompt("p", "own", STORY), Prompt("q", "own", QUESTION)]
-    comparison = runner.new(columns, prompts, 1, {"models": []})
+    comparison = runner.new(columns, prompts, 1, machine.facts(columns))
     killed: list[int] = []
     for event in runner.Runner(client, comparison).events():
         if isinstance(event, runner.RunStarted) and len(comparison.runs) == 1 and not killed:

@@ -11,9 +11,11 @@ from app.core.stats import Stats
 
 TARGET, DRAFT = Path("/models/target.gguf"), Path("/models/draft.gguf")
 MACHINE: dict[str, Any] = {
+    "os": "an OS",
     "cpu": "a processor",
     "threads": 2,
     "ram_bytes": 8 * 2**30,
+    "devices": [],
     "llama_cpp": {"version": "1.2.3", "features": ""},
     "models": [
         {"name": "target", "path": str(TARGET), "quantization": "Q4_K_M", "parameters": 1_540_000_000},

@@ -325,13 +325,15 @@ def test_history_lists_the_newest_first_and_passes_over_what_is_broken(home: Pat
     for name in ("20260101-000000", "20260102-000000", "20260102-000000-2"):
         history.save(dataclasses.replace(comparison(), id=name))
     (home / "20260103-000000.json").write_text("{}")
+    history.save(dataclasses.replace(comparison(), id="20260104-000000", machine={"models": []}))
     assert [one.id for one in history.entries()] == [
         "20260102-000000-2",
         "20260102-000000",
         "20260101-000000",
     ]
-    with pytest.raises(HeadstartError, match="not a comparison of this version"):
-        history.load("20260103-000000")
+    for name in ("20260103-000000", "20260104-000000"):
+        with pytest.raises(HeadstartError, match="not a comparison of this version"):
+            history.load(name)
 
 
 @pytest.mark.parametrize("name", ["nothing", "../facts", "..", "", "latest"])

@@ -24,6 +24,7 @@ from app.core.stats import Stats
 from app.worker import kept_costs
 from app.worker.machine import usable_cores
 from tests.record_acceptances import record
+from tests.unit.comparisons import MACHINE
 
 FLAT = PassCosts({1: 0.1, 32: 0.1})
 STEEP = PassCosts({1: 0.1, 2: 0.2, 32: 3.2})
@@ -110,7 +111,7 @@ def compared(id_: str, columns: tuple[Column, ...], stats: dict[str, Stats]) -> 
     """One run each, of editing."""
     prompt = Prompt("e", "edit", "Change.")
     runs = [Row(one.name, "e", "edit", 0, stats=stats[one.name]) for one in columns]
-    history.save(Comparison(id_, "2026-01-31T12:00:00", {"models": []}, columns, (prompt,), 1, runs))
+    history.save(Comparison(id_, "2026-01-31T12:00:00", MACHINE, columns, (prompt,), 1, runs))
 
 
 def test_nothing_is_told_before_the_costs_are_measured(pair: LoadSettings) -> None:

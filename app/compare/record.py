@@ -12,7 +12,9 @@ from app.core.settings import LoadSettings, Mode, Request, SamplingSettings, Spe
 from app.core.stats import Stats
 
 SCHEMA = 1
-MACHINE_FACTS = frozenset({"os", "cpu", "ram_bytes", "threads", "llama_cpp", "devices", "models"})  # those shown
+MACHINE_FACTS = frozenset(
+    {"os", "cpu", "ram_bytes", "threads", "llama_cpp", "devices", "models"}
+)  # those shown
 Replay = tuple[tuple[float, tuple[tuple[str, str], ...]], ...]
 RunKey = tuple[str, str, int]  # column, prompt, repeat
 

@@ -85,6 +85,18 @@ class PassCosts:
                 )  # one at a time always goes
         self._tables.pop(band, None)
 
+    def renewed(self, later: PassCosts) -> PassCosts:
+        """These costs after a later measurement: at its speed, each size at the lower of both ratios.
+
+        Other work can only lengthen a pass. A size that seems dear is not tried, so nothing would ever put it
+        right, while one that seems cheap is tried and found out.
+        """
+        tables = self._bands[0], later._bands[0]
+        sizes = {size for table in tables for size in table}
+        return PassCosts(
+            {n: later(1) * min(table[n] / table[1] for table in tables if n in table) for n in sizes}
+        )
+
     def measured(self) -> dict[int, float]:
         """What is known of the shortest contexts, to be kept for the next time."""
         return dict(self._bands[0])
@@ -99,6 +111,7 @@ class Costs:
     def __init__(self, target: PassCosts, draft: PassCosts | None = None) -> None:
         self.target, self.draft = target, draft
         self._slowness = 1.0
+        self._seen = 0
 
     def observe_target(self, n: int, n_past: int, seconds: float) -> None:
         """Take in a pass of the target over ``n`` tokens behind ``n_past``."""
@@ -117,7 +130,9 @@ class Costs:
         # A single token's time is the measure of all others, so only the machine's speed explains its change.
         if n > 1 or costs is self.draft or n_past >= _FIRST_BAND:
             costs.observe(n, n_past, usual)
-        self._slowness *= math.exp(_FOLLOW_SPEED * surprise)
+        # What was measured an hour ago says little of the speed now; the first passes do.
+        self._seen += 1
+        self._slowness *= math.exp(max(_FOLLOW_SPEED, 1 / (self._seen + 1)) * surprise)
 
 
 def _band(n_past: int) -> int:

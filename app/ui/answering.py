@@ -84,7 +84,7 @@ class Answer:
             case Loading(role, name, fraction):
                 self.status(f"Loading the {role}, {name}", fraction)
             case Measuring(name):
-                self.status(f"Measuring how fast {name} is here, once")
+                self.status(f"Measuring how fast {name} is here")
             case Started(_, cached, left_out, opens_thinking):
                 self.turn.opens_thinking = opens_thinking
                 if left_out:

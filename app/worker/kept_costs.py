@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import platform
+from dataclasses import dataclass
 from pathlib import Path
 
 from app.core.costs import PassCosts
@@ -11,6 +12,14 @@ from app.worker import store
 
 _FILE = "costs.json"
 _MODELS_KEPT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a model's passes cost, and how many times that was measured."""
+
+    costs: PassCosts
+    times: int
 
 
 def name_of(path: Path, *settings: object) -> str:
@@ -23,11 +32,12 @@ def name_of(path: Path, *settings: object) -> str:
     return "|".join(map(str, facts))
 
 
-def recall(name: str) -> PassCosts | None:
-    """The costs kept under a name."""
+def recall(name: str) -> Kept | None:
+    """What is kept under a name."""
     kept = store.read(_FILE)
     with contextlib.suppress(TypeError, ValueError, KeyError, AttributeError):
-        return PassCosts({int(n): float(seconds) for n, seconds in kept[name].items()})
+        seconds = {int(n): float(value) for n, value in kept[name]["seconds"].items()}
+        return Kept(PassCosts(seconds), int(kept[name]["times"]))
     return None
 
 
@@ -37,16 +47,16 @@ def latest(path: Path, *settings: object) -> PassCosts | None:
     with contextlib.suppress(OSError):
         beginning = f"{name_of(path, *settings)}|"
         for name in reversed(kept if isinstance(kept, dict) else {}):
-            if name.startswith(beginning) and (costs := recall(name)):
-                return costs
+            if name.startswith(beginning) and (found := recall(name)):
+                return found.costs
     return None
 
 
-def keep(name: str, known: PassCosts) -> None:
+def keep(name: str, known: Kept) -> None:
     """Keep what is known by now; a folder that cannot be written only costs the next measurement."""
     kept = store.read(_FILE)
     others = kept if isinstance(kept, dict) else {}
     others.pop(name, None)
-    others[name] = known.measured()
+    others[name] = {"seconds": known.costs.measured(), "times": known.times}
     with contextlib.suppress(OSError):
         store.write(_FILE, dict(list(others.items())[-_MODELS_KEPT:]))

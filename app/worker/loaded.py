@@ -24,7 +24,7 @@ from app.core.settings import LoadSettings, SamplingSettings
 from app.core.split import parts
 from app.core.vocabulary import compare
 from app.engine.generate import Known
-from app.worker.kept_costs import keep, name_of
+from app.worker.kept_costs import Kept, keep, name_of
 from app.worker.machine import usable_cores
 from app.worker.measured import pass_costs
 
@@ -83,19 +83,19 @@ class LoadedModel:
             raise
         settings = (plan.role, plan.threads, layers, plan.n_batch, plan.cache_type_k, plan.cache_type_v)
         self.name = name_of(plan.path, *settings, version("llama-cpp-python"))
-        self._costs: PassCosts | None = None
+        self._kept: Kept | None = None
 
     def measured(self, on_measuring: OnMeasuring) -> PassCosts:
         """What its passes cost, measured when first asked for. Raises Cancelled."""
-        if self._costs is None:
+        if self._kept is None:
             told = partial(on_measuring, self.plan.path.name)
-            self._costs = pass_costs(self.context, self.name, self.plan.role, told)
-        return self._costs
+            self._kept = pass_costs(self.context, self.name, self.plan.role, told)
+        return self._kept.costs
 
     def keep_costs(self) -> None:
         """Keep what real passes taught of the costs."""
-        if self._costs:
-            keep(self.name, self._costs)
+        if self._kept:
+            keep(self.name, self._kept)
 
     def close(self) -> None:
         """Free the cache and the weights."""

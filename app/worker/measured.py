@@ -8,24 +8,28 @@ from collections.abc import Callable, Sequence
 
 from app.backend.llama import Context
 from app.core.costs import PROBED, PassCosts
-from app.worker.kept_costs import keep, recall
+from app.worker.kept_costs import Kept, keep, recall
 
 _BUDGET_S = {"target": 2.0, "draft": 1.0}
+# A measurement beside other work is wrong, and nothing tells that it was.
+_TIMES = 3
 _ROUGHNESS = 1.25  # how much longer a pass may take than one over more tokens
 
 
-def pass_costs(context: Context, name: str, role: str, on_measuring: Callable[[], None]) -> PassCosts:
-    """The costs kept under ``name``, or those measured now, in at most 3 s for a pair. Raises Cancelled.
+def pass_costs(context: Context, name: str, role: str, on_measuring: Callable[[], None]) -> Kept:
+    """The costs kept under ``name``, measured now unless that was done often enough. Raises Cancelled.
 
-    ``on_measuring`` is called before that. A model too slow for it gets no further than a few sizes; real
-    passes teach the rest.
+    ``on_measuring`` is called before, and a pair takes at most 3 s. A model too slow for that gets no further
+    than a few sizes; real passes teach the rest.
     """
-    if kept := recall(name):
+    kept = recall(name)
+    if kept and kept.times >= _TIMES:
         return kept
     on_measuring()
     measured = measure(context, role)
-    keep(name, measured)
-    return measured
+    known = Kept(kept.costs.renewed(measured), kept.times + 1) if kept else Kept(measured, 1)
+    keep(name, known)
+    return known
 
 
 def measure(context: Context, role: str) -> PassCosts:

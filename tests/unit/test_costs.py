@@ -192,3 +192,16 @@ class TestContextLength:
             costs.observe(8, 5000, 0.2)
         assert costs(8, 5000) == costs(8, 50_000) == pytest.approx(0.2, rel=0.1)
         assert costs(8, 0) == costs(8, 1000) == costs(8, 2000) == MEASURED[8]
+
+
+class TestRenewed:
+    @given(TABLES, TABLES)
+    def test_the_later_speed_and_the_lower_ratios(
+        self, before: dict[int, float], later: dict[int, float]
+    ) -> None:
+        costs = PassCosts(before).renewed(PassCosts(later))
+        assert costs.measured().keys() == before.keys() | later.keys()
+        assert costs(1) == later[1]
+        for n, seconds in costs.measured().items():
+            ratios = [table[n] / table[1] for table in (before, later) if n in table]
+            assert seconds / later[1] == pytest.approx(min(ratios))

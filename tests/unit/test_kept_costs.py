@@ -24,23 +24,25 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_is_kept_is_found_by_its_name(model: Path) -> None:
     name = kept_costs.name_of(model, 2, 0)
     assert kept_costs.recall(name) is None
-    kept_costs.keep(name, PassCosts(MEASURED))
+    kept_costs.keep(name, kept_costs.Kept(PassCosts(MEASURED), 1))
     found = kept_costs.recall(name)
     assert found is not None
-    assert found.measured() == MEASURED
+    assert found.costs.measured() == MEASURED
     assert kept_costs.recall(kept_costs.name_of(model, 4, 0)) is None
 
 
 def test_the_latest_of_some_settings_is_found_without_knowing_the_rest(model: Path) -> None:
     for threads, layers, seconds in ((2, 0, 0.1), (2, 9, 0.2), (20, 0, 0.3), (2, 0, 0.4)):
-        kept_costs.keep(kept_costs.name_of(model, threads, layers), PassCosts({1: seconds}))
+        kept_costs.keep(
+            kept_costs.name_of(model, threads, layers), kept_costs.Kept(PassCosts({1: seconds}), 1)
+        )
     for settings, seconds in (((2,), 0.4), ((2, 9), None), ((20,), 0.3), ((), 0.4), ((3,), None)):
         found = kept_costs.latest(model, *settings)
         assert (found and found(1)) == seconds
 
 
 def test_a_changed_file_is_another_model(model: Path) -> None:
-    kept_costs.keep(kept_costs.name_of(model, 2, 0), PassCosts(MEASURED))
+    kept_costs.keep(kept_costs.name_of(model, 2, 0), kept_costs.Kept(PassCosts(MEASURED), 1))
     os.utime(model, ns=(1, 1))
     assert kept_costs.latest(model, 2) is None
     model.unlink()
@@ -57,12 +59,12 @@ def test_a_broken_file_is_as_none(model: Path, content: object) -> None:
     store.write("costs.json", content)
     assert kept_costs.recall(name) is None
     assert kept_costs.latest(model, 2) is None
-    kept_costs.keep(name, PassCosts(MEASURED))
+    kept_costs.keep(name, kept_costs.Kept(PassCosts(MEASURED), 1))
     assert kept_costs.recall(name) is not None
 
 
 def test_the_oldest_are_dropped(model: Path) -> None:
     for number in range(70):
-        kept_costs.keep(f"model {number}", PassCosts({1: 0.1}))
+        kept_costs.keep(f"model {number}", kept_costs.Kept(PassCosts({1: 0.1}), 1))
     kept = [number for number in range(70) if kept_costs.recall(f"model {number}")]
     assert kept == list(range(6, 70))

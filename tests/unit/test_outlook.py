@@ -93,9 +93,13 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoadSettin
 
 
 def know(pair: LoadSettings, passes: dict[int, float], steps: dict[int, float] | None, threads: int) -> None:
-    kept_costs.keep(kept_costs.name_of(pair.target, "target", threads, "more"), PassCosts(passes))
+    kept_costs.keep(
+        kept_costs.name_of(pair.target, "target", threads, "more"), kept_costs.Kept(PassCosts(passes), 1)
+    )
     if steps and pair.draft:
-        kept_costs.keep(kept_costs.name_of(pair.draft, "draft", threads, "more"), PassCosts(steps))
+        kept_costs.keep(
+            kept_costs.name_of(pair.draft, "draft", threads, "more"), kept_costs.Kept(PassCosts(steps), 1)
+        )
 
 
 def of_kind(found: list[Expectation], kind: str) -> Expectation:

@@ -32,11 +32,11 @@ def size_of(process: psutil.Process) -> Size:
 
 
 def grows_no_more(process: psutil.Process, work: Callable[[], None], times: int) -> None:
-    """A tenth of the work fills every cache and pool; the rest takes nothing more."""
-    for _ in range(times // 10):
+    """A quarter of the work fills every cache and pool; the rest takes nothing more."""
+    for _ in range(times // 4):
         work()
     early = size_of(process)
-    for _ in range(times - times // 10):
+    for _ in range(times - times // 4):
         work()
     late = size_of(process)
     assert late.memory <= early.memory * GROWTH, (early, late)

@@ -131,22 +131,30 @@ def test_plain_mode_shows_no_rates(fake: Served, visitor: Visitor) -> None:
     assert len(page.query_selector_all(".hs-text .k-t")) == 5
 
 
+def enter(page: Page, field: str, value: str) -> None:
+    """As a person does: into a field that stands still, key by key, and on with Tab."""
+    page.click(field)
+    page.keyboard.press("ControlOrMeta+a")
+    page.keyboard.type(value)
+    page.keyboard.press("Tab")
+    expect(page.locator(field)).to_have_value(value)
+
+
 def test_settings_reach_the_request(fake: Served, visitor: Visitor) -> None:
     page = visitor.open(fake.address)
     page.click("#mode label:has-text('Lookup')")
     page.click(".hs-settings-toggle")
-    page.fill("#n_draft input[type=number]", "7")
-    page.fill("#ngram_max input", "5")
-    page.fill("#system textarea", "Be short.")
-    page.fill("#max_tokens input", "33")
+    enter(page, "#n_draft input[type=number]", "7")
+    enter(page, "#ngram_max input", "5")
+    enter(page, "#system textarea", "Be short.")
+    enter(page, "#max_tokens input", "33")
     page.click("#sampling > button")
-    page.fill("#temperature input[type=number]", "0.7")
-    page.fill("#seed input", "42")
-    page.fill("#stop textarea", "END")
+    enter(page, "#temperature input[type=number]", "0.7")
+    enter(page, "#seed input", "42")
+    enter(page, "#stop textarea", "END")
     page.click("#loading > button")
-    page.fill("#n_ctx input", "1024")
-    page.fill("#threads input", "2")
-    page.keyboard.press("Tab")
+    enter(page, "#n_ctx input", "1024")
+    enter(page, "#threads input", "2")
     page.keyboard.press("Escape")
     expect(page.locator("#drawer")).to_be_hidden()
     ask(page, "Hello")

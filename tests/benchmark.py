@@ -207,7 +207,9 @@ def rollback(client: WorkerClient, repeats: int) -> None:
 
 def time_rollback(path: Path, name: str, repeats: int) -> None:
     """Print one model's times."""
-    from app.backend.llama import Context, Model, never_cancelled
+    from app.backend.context import Context
+    from app.backend.llama import never_cancelled
+    from app.backend.model import Model
 
     model = Model(path)
     context = Context(model, 1024, 512, usable_cores(), never_cancelled())

@@ -22,7 +22,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from app.backend.llama import Context, Model, never_cancelled
+from app.backend.context import Context
+from app.backend.llama import never_cancelled
+from app.backend.model import Model
 from app.compare.workloads import workload
 from app.core.acceptance import Record
 from app.core.costs import Costs, PassCosts

@@ -25,7 +25,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from app.backend.chat import ChatFormat
-from app.backend.llama import Context, Model, never_cancelled
+from app.backend.context import Context
+from app.backend.llama import never_cancelled
+from app.backend.model import Model
 from app.compare.record import Prompt
 from app.compare.workloads import read_prompts, workload
 from app.core.sampling import Distribution, softmax_prob, transform

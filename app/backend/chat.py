@@ -18,7 +18,7 @@ import jinja2
 from jinja2.exceptions import SecurityError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from app.backend.llama import Model
+from app.backend.model import Model
 from app.core.errors import HeadstartError
 from app.core.settings import ChatMessage
 from app.core.thinking import MARKERS

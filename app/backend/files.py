@@ -9,7 +9,7 @@ from typing import Any
 import llama_cpp
 from llama_cpp import _ctypes_extensions
 
-from app.backend.llama import vocabulary_of
+from app.backend.model import vocabulary_of
 from app.core.errors import HeadstartError
 from app.core.models import ModelFacts
 

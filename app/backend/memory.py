@@ -14,7 +14,9 @@ from pathlib import Path
 
 import llama_cpp
 
-from app.backend.llama import LOG_TO_STDERR, Context, Model, never_cancelled
+from app.backend.context import Context
+from app.backend.llama import LOG_TO_STDERR, never_cancelled
+from app.backend.model import Model
 from app.backend.weights import weights_of
 from app.core.memory import RAM, Amount, ModelMemory
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import llama_cpp
 
 from app.backend.files import bind
-from app.backend.llama import LOG_TO_STDERR, Model, vocabulary_of
+from app.backend.llama import LOG_TO_STDERR
+from app.backend.model import Model, vocabulary_of
 from app.core.copies import FILE_TYPES, CopyPlan, ModelCopy, TensorSize, check_type, layers_text, pass_bytes
 from app.core.errors import HeadstartError
 

@@ -266,7 +266,7 @@ class Runner:
                     outcome.loaded = True
                     what = f"loading {message.name} {message.fraction:.0%}"
                 elif isinstance(message, Measuring):
-                    what = f"measuring {message.name}, once"
+                    what = f"measuring {message.name}"
                 elif isinstance(message, Waiting):
                     what = "waiting for another answer"
                 elif isinstance(message, Started):

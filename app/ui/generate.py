@@ -22,6 +22,8 @@ from app.ui.picker import DRAFTING, Offer, Picker, Picks, progress_card, require
 from app.ui.shelf import Shelf
 
 QUIET = {"show_progress": "hidden", "concurrency_limit": None, "api_visibility": "private"}
+# One after the other, so that what was picked last is also shown last.
+IN_TURN = {**QUIET, "concurrency_limit": 1, "concurrency_id": "picks"}
 
 
 class GenerateTab:
@@ -72,8 +74,10 @@ class GenerateTab:
         asked_with = [self.picker, *self.fields.values()]
         chosen = [self.picker, self.notes, self.offer, *self.fields.values()]
         self.chat.opened(self._open, None, [self.tab_id, self.chat, self.figures], **QUIET).then(
-            self._offer_choices, [self.tab_id, self.offer], chosen, **QUIET
-        ).then(self._offer_best, self.offer, self.offer, **QUIET)
+            self._offer_choices, [self.tab_id, self.offer], chosen, **IN_TURN
+        ).then(self._offer_best, self.offer, self.offer, **QUIET).then(
+            self._after_fetch, self.offer, chosen, **IN_TURN
+        )
         shown = [self.chat, self.figures]
         loaded_with = [self.picker, *(self.fields[name] for name in settings_panel.LOADING)]
         self.chat.ask(self._ask, asked_with, shown, trigger_mode="multiple", **QUIET).then(
@@ -81,9 +85,9 @@ class GenerateTab:
         )
         self.chat.halt(self._halt, None, None, trigger_mode="multiple", **QUIET)
         self.chat.renew(self._renew, None, shown, **QUIET)
-        self.picker.picked(self._picked, self.offer, chosen, trigger_mode="multiple", **QUIET)
+        self.picker.picked(self._picked, self.offer, chosen, trigger_mode="multiple", **IN_TURN)
         self.offer.fetch(self._fetch, None, self.offer, **QUIET).then(
-            self._after_fetch, self.offer, chosen, **QUIET
+            self._after_fetch, self.offer, chosen, **IN_TURN
         )
         self.offer.give_up(self._give_up, None, None, **QUIET)
         # Not the fields' own changes: a preset sets them all, and each would ask for everything again.
@@ -184,14 +188,29 @@ class GenerateTab:
 
     # ---- fetching -----------------------------------------------------------------------------------------
 
-    def _offer_best(self, offer: Offer) -> Any:
-        return gr.skip() if offer else self._picker.best_offer()
+    def _offer_best(self, offer: Offer) -> Iterator[Any]:
+        """The best preset for this machine, or the one that is on its way since before a reload."""
+        presets, _ = self._shelf.presets()
+        on_its_way = (
+            preset
+            for preset in presets
+            if any(file.state in UNDER_WAY for file in self._shelf.fetching(preset))
+        )
+        if offer:
+            yield gr.skip()
+        elif preset := next(on_its_way, None):
+            yield from self._follow(preset)
+        else:
+            yield self._picker.best_offer()
 
     def _fetch(self, event: gr.EventData) -> Iterator[dict[str, Any]]:
         preset = self._picker.preset(event.preset)
-        if preset is None:
-            return
-        self._shelf.fetch(preset)
+        if preset is not None:
+            self._shelf.fetch(preset)
+            yield from self._follow(preset)
+
+    def _follow(self, preset: Preset) -> Iterator[dict[str, Any]]:
+        """The card of a preset until its files are here or given up."""
         files = self._shelf.fetching(preset)
         while any(file.state in UNDER_WAY for file in files):
             yield progress_card(preset, files)

@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from app.backend.context import Context
 from app.backend.devices import devices, llama_facts
 from app.backend.files import read_facts
-from app.backend.llama import Context, Model, never_cancelled, vocabulary_of
+from app.backend.llama import never_cancelled
 from app.backend.memory import memory_of
+from app.backend.model import Model, vocabulary_of
 from app.backend.quantize import plan_copy, require_loading, write_copy
 from app.core.copies import ModelCopy
 from app.core.errors import HeadstartError

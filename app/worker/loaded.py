@@ -12,9 +12,11 @@ from importlib.metadata import version
 from pathlib import Path
 
 from app.backend.chat import ChatFormat
+from app.backend.context import Context
 from app.backend.devices import devices
 from app.backend.files import read_facts
-from app.backend.llama import CancelFlag, Context, Model, vocabulary_of
+from app.backend.llama import CancelFlag
+from app.backend.model import Model, vocabulary_of
 from app.core.acceptance import Record
 from app.core.costs import Costs, PassCosts
 from app.core.errors import HeadstartError

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
-from app.backend.llama import Context
+from app.backend.context import Context
 from app.core.costs import PROBED, PassCosts
 from app.worker.kept_costs import Kept, keep, recall
 

@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from app.backend.chat import ChatFormat
-from app.backend.llama import CancelFlag, Context, Model, never_cancelled
+from app.backend.context import Context
+from app.backend.llama import CancelFlag, never_cancelled
+from app.backend.model import Model
 from app.core.acceptance import Record
 from app.core.conversation import fit
 from app.core.costs import Costs, PassCosts

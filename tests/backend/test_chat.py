@@ -16,7 +16,7 @@ from tiny_gguf import LLAMA_TEMPLATE, TinyModel, byte_level, sentence_piece
 
 from app.backend import chat
 from app.backend.chat import ChatFormat
-from app.backend.llama import Model
+from app.backend.model import Model
 from app.core.errors import HeadstartError
 from app.core.settings import ChatMessage
 

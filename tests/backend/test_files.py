@@ -11,8 +11,10 @@ import pytest
 from conftest import WriteTiny
 from tiny_gguf import LLAMA_TEMPLATE, TinyModel, byte_level, sentence_piece
 
+from app.backend.context import Context
 from app.backend.files import read_facts
-from app.backend.llama import Context, Model, never_cancelled, vocabulary_of
+from app.backend.llama import never_cancelled
+from app.backend.model import Model, vocabulary_of
 from app.core.errors import Cancelled, HeadstartError
 from app.core.models import PairCheck
 from app.core.settings import LoadSettings

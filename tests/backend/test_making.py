@@ -12,8 +12,10 @@ import pytest
 from conftest import OpenSession, WriteTiny
 from tiny_gguf import TinyModel
 
+from app.backend.context import Context
 from app.backend.files import read_facts
-from app.backend.llama import Context, Model, never_cancelled
+from app.backend.llama import never_cancelled
+from app.backend.model import Model
 from app.backend.quantize import plan_copy, write_copy
 from app.core.copies import ModelCopy
 from app.core.errors import Cancelled, HeadstartError, UsageError

@@ -1,4 +1,4 @@
-"""Measuring what passes cost: within its time, once, and without a trace in the cache."""
+"""Measuring what passes cost: within its time, at three loads, and without a trace in the cache."""
 
 from __future__ import annotations
 

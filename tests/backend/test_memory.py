@@ -156,13 +156,13 @@ def test_a_broken_file_is_an_error(tmp_path: Path) -> None:
 
 
 def test_generate_warns_before_it_fails(coder_draft: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--target", str(coder_draft), "--prompt", "Hi", "--n-ctx", "100000000", "--json"]
+    arguments = ["--target", str(coder_draft), "--prompt", "Hi", "--n-ctx", "10000000", "--json"]
     assert main(["generate", *arguments]) == 1
     out, err = capfd.readouterr()
     warned, failed = err.splitlines()
     assert out == ""
     assert re.match(r"warning: the models need [\d.]+ GB of RAM and [\d.]+ GB are free: a context of", warned)
-    assert failed.startswith("error: llama.cpp cannot make a context of 100000000 tokens")
+    assert failed.startswith("error: llama.cpp cannot make a context of 10000000 tokens")
 
 
 def test_check_warns_and_keeps_its_answer(

@@ -13,7 +13,8 @@ from session import Outcome, Session
 from test_engine import PENALTIES, same
 from tiny_gguf import TinyModel
 
-from app.backend.llama import CancelFlag, Context
+from app.backend.context import Context
+from app.backend.llama import CancelFlag
 from app.core.sampling import Draft
 from app.core.settings import SamplingSettings
 from app.core.tokens import DraftSource

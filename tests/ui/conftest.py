@@ -5,9 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Playwright, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    Page,
+    Playwright,
+    ViewportSize,
+    expect,
+    sync_playwright,
+)
 
 from tests.ui.fakes import FakeClient, FakeShelf
 
@@ -27,6 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "ignore::DeprecationWarning:gradio.queueing")
 
 
+DESKTOP: ViewportSize = {"width": 1280, "height": 720}
 PATIENCE_MS = 60_000  # real models on a busy machine need it; nothing waits that long when it works
 
 
@@ -49,25 +60,52 @@ class Visitor:
     """Opens tabs, and notes what they ask of the network and what goes wrong in them."""
 
     browser: Browser
+    spare: list[BrowserContext]
     outside: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     contexts: list[BrowserContext] = field(default_factory=list)
+    origins: set[str] = field(default_factory=set)
 
-    def context(self, **options: object) -> BrowserContext:
-        options.setdefault("viewport", {"width": 1280, "height": 720})
-        context = self.browser.new_context(**options)  # type: ignore[arg-type]
+    def context(self) -> BrowserContext:
+        """A browser of its own, with nobody's cookies; one used before has the scripts in its cache."""
+        context = self.spare.pop() if self.spare else self.browser.new_context()
         context.set_default_timeout(PATIENCE_MS)
         self.contexts.append(context)
         return context
 
-    def open(self, address: str, context: BrowserContext | None = None, **options: object) -> Page:
-        page = (context or self.context(**options)).new_page()
+    def open(
+        self,
+        address: str,
+        context: BrowserContext | None = None,
+        viewport: ViewportSize = DESKTOP,
+        **media: Any,
+    ) -> Page:
+        page = (context or self.context()).new_page()
+        page.set_viewport_size(viewport)
+        page.emulate_media(**media)
         page.on("request", lambda request: self._note(request.url))
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("dialog", lambda dialog: (self.errors.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        self.origins.add("{0.scheme}://{0.netloc}".format(urlsplit(address)))
         page.goto(address)
         ready(page)
         return page
+
+    def leave(self) -> None:
+        """Close every tab and forget what they kept."""
+        for context in self.contexts:
+            for page in context.pages:
+                page.close()
+            blank = context.new_page()
+            session = context.new_cdp_session(blank)
+            for origin in self.origins:
+                session.send(
+                    "Storage.clearDataForOrigin", {"origin": origin, "storageTypes": "local_storage"}
+                )
+            blank.close()
+            context.clear_cookies()
+            context.clear_permissions()
+        self.spare += self.contexts
 
     def _note(self, url: str) -> None:
         if not url.startswith(("http://127.0.0.1:", "data:", "blob:")):
@@ -79,12 +117,16 @@ def ready(page: Page) -> None:
     page.wait_for_function("document.querySelector('#target')?.value")
 
 
+@pytest.fixture(scope="session")
+def spare_contexts() -> list[BrowserContext]:
+    return []
+
+
 @pytest.fixture
-def visitor(browser: Browser) -> Iterator[Visitor]:
-    visitor = Visitor(browser)
+def visitor(browser: Browser, spare_contexts: list[BrowserContext]) -> Iterator[Visitor]:
+    visitor = Visitor(browser, spare_contexts)
     yield visitor
-    for context in visitor.contexts:
-        context.close()
+    visitor.leave()
     assert visitor.outside == []
     assert visitor.errors == []
 

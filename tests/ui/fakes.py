@@ -308,10 +308,12 @@ class FakeShelf:
         )  # fmt: skip
 
     def fetching(self, preset: Preset) -> list[DownloadState]:
-        if self.download and self.download.state == "running" and self.let_download_finish.is_set():
+        if self.download is None or self.download.title != preset.title:
+            return []
+        if self.download.state == "running" and self.let_download_finish.is_set():
             self.on_disk |= {file.name for file in preset.models}
             self.download = replace(self.download, state="done")
-        return [self.download] if self.download else []
+        return [self.download]
 
     def give_up(self, preset: Preset) -> None:
         assert self.download

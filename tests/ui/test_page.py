@@ -592,6 +592,19 @@ def test_answers_go_on_while_a_download_runs(fake: Served, visitor: Visitor) -> 
     expect(page.locator(".hs-card progress")).to_be_visible()
 
 
+def test_a_download_is_still_shown_after_a_reload_and_then_chosen(fake: Served, visitor: Visitor) -> None:
+    page = visitor.open(fake.address)
+    page.click("text=Fetch 1.1 GB")
+    card = page.locator(".hs-card")
+    expect(card.locator("progress")).to_be_visible()
+    page.reload()
+    ready(page)
+    expect(card).to_contain_text("Fetching coder-big from the hub: 279 MB of 1.1 GB")
+    fake.shelf.let_download_finish.set()
+    expect(page.locator("#preset")).to_have_value("pair")
+    expect(card).to_be_hidden()
+
+
 def test_the_offer_can_be_put_off(fake: Served, visitor: Visitor) -> None:
     page = visitor.open(fake.address)
     page.click("text=Not now")

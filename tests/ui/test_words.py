@@ -250,7 +250,7 @@ def test_every_round_of_auto_has_its_reason_behind_its_tokens() -> None:
 def test_the_measuring_is_told() -> None:
     making = Answer(Turn("q"), 0, speculates=True)
     making.take(Measuring("target.gguf"))
-    assert records(making.shown()[0])[-1] == ["status", "Measuring how fast target.gguf is here, once", None]
+    assert records(making.shown()[0])[-1] == ["status", "Measuring how fast target.gguf is here", None]
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,8 @@ from app.core.settings import LoadSettings, Mode, Request, SamplingSettings, Spe
 from app.core.stats import Stats
 
 SCHEMA = 1
-MACHINE_FACTS = frozenset(
-    {"os", "cpu", "ram_bytes", "threads", "llama_cpp", "devices", "models"}
-)  # those shown
+# Those that are shown.
+MACHINE_FACTS = frozenset({"os", "cpu", "ram_bytes", "threads", "llama_cpp", "devices", "models"})
 Replay = tuple[tuple[float, tuple[tuple[str, str], ...]], ...]
 RunKey = tuple[str, str, int]  # column, prompt, repeat
 

@@ -123,8 +123,8 @@ class DiskShelf:
 
     def fetching(self, preset: Preset) -> list[DownloadState]:
         """How far those downloads are; none where a person has taken them off the list."""
-        ids = self._downloads.get(preset.name, [])
-        return [state for state in self._queue().states() if state.id in ids]
+        ids = self._downloads.get(preset.name)
+        return [state for state in self._queue().states() if state.id in ids] if ids else []
 
     def give_up(self, preset: Preset) -> None:
         """Stop them."""

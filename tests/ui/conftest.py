@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import (
@@ -64,7 +63,6 @@ class Visitor:
     outside: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     contexts: list[BrowserContext] = field(default_factory=list)
-    origins: set[str] = field(default_factory=set)
 
     def context(self) -> BrowserContext:
         """A browser of its own, with nobody's cookies; one used before has the scripts in its cache."""
@@ -86,7 +84,6 @@ class Visitor:
         page.on("request", lambda request: self._note(request.url))
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("dialog", lambda dialog: (self.errors.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-        self.origins.add("{0.scheme}://{0.netloc}".format(urlsplit(address)))
         page.goto(address)
         ready(page)
         return page
@@ -96,14 +93,7 @@ class Visitor:
         for context in self.contexts:
             for page in context.pages:
                 page.close()
-            blank = context.new_page()
-            session = context.new_cdp_session(blank)
-            for origin in self.origins:
-                session.send(
-                    "Storage.clearDataForOrigin", {"origin": origin, "storageTypes": "local_storage"}
-                )
-            blank.close()
-            context.clear_cookies()
+            context.set_storage_state({"cookies": [], "origins": []})
             context.clear_permissions()
         self.spare += self.contexts
 

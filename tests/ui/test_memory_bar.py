@@ -7,7 +7,7 @@ import re
 from playwright.sync_api import Page, expect
 
 from tests.ui.conftest import Served, Visitor
-from tests.ui.test_page import ask, choose, finished
+from tests.ui.test_page import ask, choose, enter, finished
 
 
 def bar(page: Page, words: str) -> None:
@@ -27,7 +27,7 @@ def test_it_follows_models_context_and_cache_types(fake: Served, visitor: Visito
     page.click("#mode label:has-text('Draft')")
     bar(page, "2.4 of 4.0 GB free")
     open_loading(page)
-    page.fill("#n_ctx input", "8192")
+    enter(page, "#n_ctx input", "8192")
     bar(page, "3.6 of 4.0 GB free")
     page.click("#cache_type label:has-text('q8_0')")
     bar(page, "3.2 of 4.0 GB free")
@@ -72,7 +72,7 @@ def test_too_much_is_said_with_what_would_fit_and_can_be_asked_all_the_same(
 ) -> None:
     page = visitor.open(fake.address)
     open_loading(page)
-    page.fill("#n_ctx input", "16384")
+    enter(page, "#n_ctx input", "16384")
     bar(page, "5.2 of 4.0 GB free")
     words = page.locator("#memory .hs-memory-words")
     expect(words).to_have_text(
@@ -92,9 +92,9 @@ def test_too_much_is_said_with_what_would_fit_and_can_be_asked_all_the_same(
 def test_a_field_that_is_wrong_hides_it(fake: Served, visitor: Visitor) -> None:
     page = visitor.open(fake.address)
     open_loading(page)
-    page.fill("#threads input", "many")
+    enter(page, "#threads input", "many")
     expect(page.locator("#memory .hs-memory-box")).to_have_count(0)
-    page.fill("#threads input", "2")
+    enter(page, "#threads input", "2")
     bar(page, "2.4 of 4.0 GB free")
 
 
@@ -136,7 +136,7 @@ def test_numbers_out_of_bounds_and_beyond_exactness_are_told(fake: Served, visit
     expect(page.locator("#n_draft .hs-limit")).to_have_text("It goes from 1 to 31: 100 becomes 31.")
     page.keyboard.press("Tab")
     expect(page.locator("#n_draft input[type=number]")).to_have_value("31")
-    page.fill("#n_draft input[type=number]", "7")
+    enter(page, "#n_draft input[type=number]", "7")
     expect(page.locator(".hs-limit")).to_be_hidden()
     page.click("#sampling > button")
     page.fill("#seed input", "1e23")

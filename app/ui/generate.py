@@ -152,12 +152,17 @@ class GenerateTab:
             yield self._updates(kept.get("picks", {}), kept, offer)
 
     def _picked(self, event: gr.EventData, offer: Offer) -> list[Any]:
-        picks: dict[str, Any] = event._data["picks"]
-        preset = self._picker.preset(picks["preset"])
-        if event._data["name"] == "preset" and preset is not None and not self._shelf.missing(preset):
-            picks = {**self._picker.picks_of(preset), "asked": picks["asked"]}
-            return self._updates(picks, settings_panel.of_preset(preset), offer)
-        return self._updates(picks, event._data.get("values", {}), offer)
+        """The state after the picks that the page has no answer for yet."""
+        picks, values = dict(event.since), {}
+        for step in event.unanswered:
+            picks.update(step["picks"])
+            values.update(step["values"])
+            preset = self._picker.preset(step["picks"].get("preset"))
+            if preset is not None and not self._shelf.missing(preset):
+                picks.update(self._picker.picks_of(preset))
+                values.update(settings_panel.of_preset(preset))
+        value, *others = self._updates(picks, values, offer)
+        return [{**value, "answers": event.asked}, *others]
 
     def _choose(self, preset: Preset, offer: Offer) -> list[Any]:
         return self._updates(self._picker.picks_of(preset), settings_panel.of_preset(preset), offer)

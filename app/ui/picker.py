@@ -72,7 +72,6 @@ class Picker:
             "target": target,
             "mode": mode,
             "draft": draft,
-            "asked": picks.get("asked"),  # tells the page which of its questions this answers
             "options": {
                 "preset": self._preset_options(presets),
                 "target": targets or [("", "no model yet", "fetch a preset")],

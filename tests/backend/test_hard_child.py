@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -107,17 +108,25 @@ def test_killed_at_any_moment(
 
 
 def test_killed_in_a_comparison_costs_its_row_alone(
-    client: WorkerClient, load: LoadSettings, headstart_home: Path
+    client: WorkerClient, load: LoadSettings, headstart_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Long enough to be still at it when the signal comes.
-    columns = [Column(name, load, Request((), max_tokens=150)) for name in ("a", "b")]
+    columns = [Column(name, load, Request((), max_tokens=20)) for name in ("a", "b")]
     prompts = [Prompt("p", "own", STORY), Prompt("q", "own", QUESTION)]
     comparison = runner.new(columns, prompts, 1, machine.facts(columns))
-    killed: list[int] = []
+    submit, stopped, killed = client.submit, list[int](), list[int]()
+
+    def submit_then_kill(*asked: Any) -> Run:
+        run = submit(*asked)
+        while stopped:
+            killed.append(stopped.pop())
+            os.kill(killed[-1], signal.SIGKILL)
+        return run
+
+    monkeypatch.setattr(client, "submit", submit_then_kill)
     for event in runner.Runner(client, comparison).events():
         if isinstance(event, runner.RunStarted) and len(comparison.runs) == 1 and not killed:
-            killed.append(pid_of(client))
-            os.kill(killed[0], signal.SIGKILL)
+            stopped.append(pid_of(client))
+            os.kill(stopped[0], signal.SIGSTOP)  # else the run might be over before the kill comes
     assert [bool(row.error) for row in comparison.runs] == [False, True, False, False]
     assert "model process died" in (comparison.runs[1].error or "")
     assert is_gone(killed[0])

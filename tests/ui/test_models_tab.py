@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from app.library import catalogue, fetch, folders, presets, removing
 from app.library.downloads import DownloadState
@@ -509,20 +509,61 @@ def test_what_auto_may_gain_with_a_pair(imagined: Imagined, visitor: Visitor) ->
     expect(speed.locator("tr")).to_have_count(0)
 
 
+def pick(page: Page, *picks: dict[str, str]) -> None:
+    """One after the other, with no time for an answer between them."""
+    page.evaluate(
+        """all => all.forEach(picks =>
+            document.dispatchEvent(new CustomEvent("headstart-pick", {detail: {picks, values: {}}})))""",
+        list(picks),
+    )
+
+
 def test_a_pick_counts_while_an_older_one_is_answered(fake: Served, visitor: Visitor) -> None:
     page = visitor.open(fake.address)
     wanted = FakeShelf.path("small-draft")
-    expect(page.locator("#target")).not_to_have_value(wanted)
-    page.evaluate(
-        """target => [{}, {preset: "", target, mode: "plain"}].forEach(picks =>
-            document.dispatchEvent(new CustomEvent("headstart-pick", {detail: {picks, values: {}}})))""",
-        wanted,
-    )
+    pick(page, {}, {"preset": "", "target": wanted, "mode": "plain"})
     ask(page, "Hello")
     finished(page)
     assert str(fake.client.runs[0].load.target) == wanted
     expect(page.locator(".hs-pair-words")).to_be_empty()
     expect(page.locator("#target")).to_have_value(wanted)
+
+
+def test_a_preset_counts_though_its_mode_is_changed_before_its_answer(fake: Served, visitor: Visitor) -> None:
+    page = visitor.open(fake.address)
+    pick(page, {"preset": "", "target": FakeShelf.path("small-draft")})
+    expect(page.locator(".hs-pair-words")).to_be_empty()
+    pick(page, {"preset": "starter"}, {"preset": "", "mode": "plain"})
+    expect(page.locator("#target")).to_have_value(FakeShelf.path("starter"))
+    expect(page.locator("#mode input[value=plain]")).to_be_checked()
+
+
+def test_picks_go_one_after_the_other_and_none_is_lost(fake: Served, visitor: Visitor) -> None:
+    page = visitor.open(fake.address)
+    questions: list[Route] = []
+
+    def hold_the_first(route: Route) -> None:
+        if is_question := "unanswered" in (route.request.post_data or ""):
+            questions.append(route)
+        if not is_question or len(questions) > 1:
+            route.continue_()
+
+    page.route("**/queue/join**", hold_the_first)
+    pick(
+        page,
+        {"preset": "starter"},
+        {"preset": "", "target": FakeShelf.path("small-draft")},
+        {"mode": "plain"},
+    )
+    while not questions:
+        page.wait_for_timeout(20)
+    expect(page.locator("#target")).to_have_value(FakeShelf.path("small-draft"))
+    questions[0].continue_()
+    expect(page.locator(".hs-pair-words")).to_be_empty()
+    expect(page.locator("#target")).to_have_value(FakeShelf.path("small-draft"))
+    expect(page.locator("#mode input[value=plain]")).to_be_checked()
+    asked = [question.request.post_data_json["event_data"]["unanswered"] for question in questions]
+    assert [[step["picks"].get("mode") for step in steps] for steps in asked] == [[None], [None, "plain"]]
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -2,25 +2,38 @@
 const selects = [...element.querySelectorAll("select")];
 const modes = element.querySelector(".hs-mode div");
 
-let asked = 0, newest = null;
+const PATIENCE_MS = 10000;
+let answer = props.value, asked = 0, unanswered = [], patientUntil = 0;
 
-// Answers take a while: an older one does not undo what was picked meanwhile.
-function ask(name, picks, values = {}) {
-  asked = Math.max(asked + 1, Date.now()); // later than what a tab asked before it was reloaded
-  newest = {...props.value, ...picks, asked};
-  props.value = newest;
-  draw();
-  settle(); // an answer that is what was asked for changes nothing, and is not heard of
-  trigger("picked", {name, picks: newest, values});
+// Answers take a while. Questions could overtake each other, so only one is on its way, with every pick so far.
+function ask(picks, values = {}) {
+  unanswered.push({asked: ++asked, picks, values});
+  show();
+  if (Date.now() > patientUntil) send();
 }
 
-function answered() {
-  if (props.value?.asked && props.value.asked < asked) props.value = newest;
-  else newest = props.value;
+function send() {
+  patientUntil = Date.now() + PATIENCE_MS; // an answer that failed never comes
+  trigger("picked", {asked, since: answer, unanswered: [...unanswered]});
+}
+
+function changed() {
+  if (props.value?.picked) return; // by this page itself
+  answer = props.value;
+  unanswered = unanswered.filter(step => step.asked > (answer?.answers ?? 0));
+  show();
+  settle();
+  if (!answer?.answers) return; // of a page that was just opened, or of files that came
+  patientUntil = 0;
+  if (unanswered.length) send();
+}
+
+function show() {
+  if (unanswered.length) props.value = Object.assign({}, answer, ...unanswered.map(({picks}) => picks), {picked: asked});
   draw();
 }
 
-const pick = (name, value) => ask(name, name === "preset" ? {preset: value} : {preset: "", [name]: value});
+const pick = (name, value) => ask(name === "preset" ? {preset: value} : {preset: "", [name]: value});
 
 for (const [value, words] of [["auto", "Auto"], ["draft", "Draft"], ["lookup", "Lookup"], ["plain", "Plain"]]) {
   const label = document.createElement("label"), radio = document.createElement("input"), span = document.createElement("span");
@@ -63,8 +76,8 @@ function draw() {
   element.querySelector("#draft-pick").hidden = value.mode !== "draft" && value.mode !== "auto";
 }
 // Another tab of the page picks for this one, or says that the files may have changed.
-document.addEventListener("headstart-pick", ({detail}) => ask("", detail.picks, detail.values));
-watch("value", answered);
+document.addEventListener("headstart-pick", ({detail}) => ask(detail.picks, detail.values));
+watch("value", changed);
 draw();
 
 // What follows from picks and settings together is asked for once nothing has changed for a moment.
@@ -73,7 +86,6 @@ function settle() {
   clearTimeout(settling);
   settling = setTimeout(() => trigger("settled"), 150);
 }
-watch("value", settle);
 for (const kind of ["input", "change", "click"]) {
   document.addEventListener(kind, ({target}) => target.closest?.("#drawer") && settle());
 }

@@ -140,6 +140,12 @@ class Policy:
         self._drawn.append(probability)
         return True
 
+    def learn_reading(self, n_read: int, seconds: float) -> None:
+        """What it took the draft model to read ``n_read`` ids in one go."""
+        size = 1 << max(n_read.bit_length() - 1, 0)  # few sizes, however long the prompts are
+        if n_read > MAX_DRAFT:
+            self._costs.observe_draft(size, self._n_past, seconds * size / n_read)
+
     def learn_lookup(self, evidence: int, right: bool) -> None:
         """What would have been looked up for a token, and whether it was that token."""
         chance = self._record.lookup[evidence]
@@ -158,9 +164,12 @@ class Policy:
         self._reads_again = self._reads_again or round_.n_again > 0
         n_passed = round_.n_again + len(round_.draft) + 1
         self._costs.observe_target(n_passed, self._n_past - round_.n_again, round_.verify_s)
-        if self._n_looks and self._n_unseen <= _KEPT_UP and n_looked_up == 0:
-            steps = self._n_looks + self._n_unseen - 1
-            self._costs.observe_draft(1, self._n_past, round_.draft_s / steps)
+        if self._n_looks and n_looked_up == 0:
+            if self._n_unseen <= _KEPT_UP:
+                steps = self._n_looks + self._n_unseen - 1
+                self._costs.observe_draft(1, self._n_past, round_.draft_s / steps)
+            else:
+                self.learn_reading(self._n_unseen - 1, round_.draft_s - self._n_looks * self._step)
         self._written += len(round_.output)
         self._idle = 0 if self._n_looks else self._idle + len(round_.output)
 

@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from app.core.settings import MAX_DRAFT
 
 # Numbers of tokens worth measuring, the most telling first: a slow machine gets no further than its time. The
-# draft model goes step by step; the large pass tells what reading a prompt costs.
+# draft model goes step by step, and reads what it missed; the larger passes tell what reading a prompt costs.
 # A single token is measured again and again, since all depends on it.
 PROBED = {
     "target": (1, 2, 1, 4, 1, 8, 16, 1, 32, 3, 1, 5, 6, 1, 12, 24),
-    "draft": (1, 2, 1, 4, 1, 16, 1, 128),
+    "draft": (1, 2, 1, 16, 1, 64, 1, 4, 128),
 }
 _FIRST_BAND = (
     1024  # tokens in the cache up to which the first measurement holds; each further band is twice as long
@@ -130,6 +130,8 @@ class Costs:
         # A single token's time is the measure of all others, so only the machine's speed explains its change.
         if n > 1 or costs is self.draft or n_past >= _FIRST_BAND:
             costs.observe(n, n_past, usual)
+        if n > MAX_DRAFT + 1:  # what reading takes is known too roughly to tell the speed
+            return
         # What was measured an hour ago says little of the speed now; the first passes do.
         self._seen += 1
         self._slowness *= math.exp(max(_FOLLOW_SPEED, 1 / (self._seen + 1)) * surprise)

@@ -186,6 +186,7 @@ class AutoDrafter:
         self._policy, self._model, self._is_end = policy, model, is_end
         self._copier = Copier()
         self._n_followed = 0
+        self._to_read, self._read_from = 0, 0.0  # ids of the prompt, and the draft model's clock before them
         self.choice: Choice | None = None
 
     @property
@@ -197,7 +198,8 @@ class AutoDrafter:
         """Whether the draft model should read the prompt at once: only if that is expected to pay."""
         if not self._model or not self._model.begin(prompt):
             return False
-        return self._policy.reads_prompt(len(prompt), self._model.n_unseen(prompt) or 0)
+        self._to_read, self._read_from = self._model.n_unseen(prompt) or 0, self._model.seconds
+        return self._policy.reads_prompt(len(prompt), self._to_read)
 
     def propose(self, committed: Sequence[int], n_max: int) -> Draft:
         """What the policy chooses; the draft model then goes on while it pays."""
@@ -227,6 +229,8 @@ class AutoDrafter:
         """Take in the ids since the last time, and whether each would have been looked up right."""
         if self._n_followed == 0:
             self._copier.read(committed)
+            if self.seconds > self._read_from:
+                self._policy.learn_reading(self._to_read - 1, self.seconds - self._read_from)
         else:
             for token in committed[self._n_followed :]:
                 expected = self._copier.propose(1)

@@ -38,7 +38,8 @@ def measure(context: Context, role: str) -> PassCosts:
     The shortest of repeated passes counts: whatever else runs can only make one longer. So does reason: what
     several short passes, or one a little longer, would do cannot take much longer.
     """
-    times = _times(context, PROBED[role], _BUDGET_S[role])
+    # Of a target's pass every row is wanted; what a draft model reads in one is there to be remembered only.
+    times = _times(context, PROBED[role], _BUDGET_S[role], needs_rows=role == "target")
     return PassCosts(
         {
             n: min(seconds, n * times[1], *(_ROUGHNESS * times[m] for m in times if m > n))
@@ -47,7 +48,7 @@ def measure(context: Context, role: str) -> PassCosts:
     )
 
 
-def _times(context: Context, sizes: Sequence[int], budget_s: float) -> dict[int, float]:
+def _times(context: Context, sizes: Sequence[int], budget_s: float, needs_rows: bool) -> dict[int, float]:
     """The seconds by size; at least that of 1."""
     length = len(context.ids)
     if context.n_ctx - length < max(sizes):
@@ -66,7 +67,7 @@ def _times(context: Context, sizes: Sequence[int], budget_s: float) -> dict[int,
                 if times and time.perf_counter() - started + expected > budget_s:
                     return times
                 before = context.seconds
-                if n <= context.max_rows:
+                if n == 1 or (needs_rows and n <= context.max_rows):
                     context.decode([0] * n, n)
                 else:
                     context.extend([0] * n, lambda done: None)

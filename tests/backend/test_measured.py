@@ -40,10 +40,12 @@ class Slow:
         self.ids: list[int] = [5, 6, 7]
         self.seconds = 0.0
         self.passes: list[int] = []
+        self.with_rows: set[int] = set()
         monkeypatch.setattr(measured.time, "perf_counter", lambda: self.seconds)
 
     def decode(self, ids: Sequence[int], rows: int) -> None:
         assert rows == len(ids) <= self.max_rows
+        self.with_rows.add(rows)
         self.extend(ids, lambda done: None)
 
     def extend(self, ids: Sequence[int], on_chunk: Callable[[int], None]) -> None:
@@ -86,6 +88,16 @@ class TestTime:
         slow = Slow(lambda n: 0.001 * n * (1 + 3 * (next(busy) % 3 == 0)), monkeypatch)
         costs = measure(slow, "target")  # type: ignore[arg-type]
         assert costs.measured() == pytest.approx({n: 0.001 * n for n in PROBED["target"]})
+
+    @pytest.mark.parametrize(("role", "sizes"), [("target", set(PROBED["target"])), ("draft", {1})])
+    def test_only_rows_that_drafting_needs_are_asked_for(
+        self, role: str, sizes: set[int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A large vocabulary's row takes as long as half of a small model's pass; reading needs none."""
+        slow = Slow(lambda n: 0.001 * n, monkeypatch)
+        measure(slow, role)  # type: ignore[arg-type]
+        assert slow.with_rows == sizes
+        assert set(slow.passes) == set(PROBED[role])
 
     @pytest.mark.parametrize("n_ctx", [8, 20, 33])
     def test_a_small_context_is_measured_as_far_as_it_goes(

@@ -73,10 +73,13 @@ def test_a_model_that_vanished_is_named_when_another_takes_its_place(
     fake.shelf.on_disk |= {"short-lived"}
     page = visitor.open(fake.address)
     page.check("#mode input[value=draft]", force=True)
-    expect(page.locator("#draft")).to_be_visible()
-    counted = joins(page)
+    expect(page.locator(f"#{role}")).to_be_visible()
+    told: list[Request] = []
+    page.on("requestfinished", lambda request: told.append(request))
     choose(page, f"#{role}", "short-lived")
-    while sum(counted.values()) < 4:  # what is picked, and what follows: memory, outlook, and to remember it
+    picked = f'"{role}":"{FakeShelf.path("short-lived")}"'
+    # What is picked, and what follows: memory, outlook, and to remember it.
+    while sum(picked in (request.post_data or "") for request in told) < 4:
         page.wait_for_timeout(50)
     expect(page.locator(f"#{role}")).to_have_value(FakeShelf.path("short-lived"))
     fake.shelf.on_disk -= {"short-lived"}

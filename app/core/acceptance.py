@@ -18,6 +18,7 @@ _CONFIDENCE_STEPS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 _CONFIDENCE_SHARES = (0.005, 0.01, 0.015, 0.02, 0.03, 0.03, 0.04, 0.05, 0.06, 0.07, 0.12, 0.55)
 _CONFIDENCE_WEIGHT = 16  # tokens that this start counts for
 _CONFIDENCE_KEEP = 1 - 1 / 64
+_TRIED_AFTER = 8  # tested tokens
 _THRESHOLDS = (0, 4, 6, 8, 10)  # classes below which a draft may be ended
 # How often looked-up tokens were right over the built-in workloads, by origin and class of run: a start.
 _LOOKUP_PRIORS = {
@@ -64,6 +65,12 @@ class Confidence:
         self._right = [Chance(_confidence_prior(i), 8, 80) for i in range(len(_CONFIDENCE_SHARES))]
         self._seen = [share * _CONFIDENCE_WEIGHT for share in _CONFIDENCE_SHARES]
         self._unit = 1.0
+        self._n_tested = 0
+
+    @property
+    def was_tried(self) -> bool:
+        """Whether enough of its tokens were tested to go by them rather than by where the guess started."""
+        return self._n_tested >= _TRIED_AFTER
 
     def chance(self, probability: float) -> float:
         """The chance of a drafted token by the draft model's largest probability before it is drawn."""
@@ -77,6 +84,7 @@ class Confidence:
 
     def observe(self, probability: float, right: bool) -> None:
         """A token that was drafted at that probability, and tested."""
+        self._n_tested += 1
         self._right[bisect_right(_CONFIDENCE_STEPS, probability)].observe(right)
 
     def fade(self) -> None:

@@ -133,6 +133,21 @@ class TestLearning:
         assert sum(drafted(done)) < LENGTH / 10
         assert done.decode_s + done.prefill_s < 1.06 * LENGTH
 
+    def test_a_draft_model_that_was_never_tried_reads_a_prompt_that_one_known_to_be_no_better_does_not(
+        self,
+    ) -> None:
+        def policy(record: Record) -> Policy:
+            return Policy(costs(MIDDLE, 0.3), record, 128)
+
+        tried = Record()
+        for _ in range(8):
+            tried.model.observe(0.999, True)
+        longest = {
+            name: max(n for n in range(1, 1024) if policy(record).reads_prompt(n, n))
+            for name, record in {"never tried": Record(), "tried": tried}.items()
+        }
+        assert longest["never tried"] > 1.5 * longest["tried"] > 0
+
     def test_a_draft_model_is_believed_as_far_as_it_was_right(self) -> None:
         """Sure and often wrong is drafted less of than unsure and mostly right, once that is known."""
         lengths = []

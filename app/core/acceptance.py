@@ -20,6 +20,9 @@ _CONFIDENCE_WEIGHT = 16  # tokens that this start counts for
 _CONFIDENCE_KEEP = 1 - 1 / 64
 _TRIED_AFTER = 8  # tested tokens
 _THRESHOLDS = (0, 4, 6, 8, 10)  # classes below which a draft may be ended
+# Where to start with a copy of the target in fewer bits, which is mostly right though it is unsure: how often
+# a 1.5B in 4 bits was over the built-in workloads.
+_COPY_CHANCES = (0.5, 0.6, 0.75, 0.9, 0.95, 0.97, 0.98, 0.98, 0.98, 0.98, 0.99, 0.99)
 # How often looked-up tokens were right over the built-in workloads, by origin and class of run: a start.
 _LOOKUP_PRIORS = {
     NGRAM: (0.2, 0.3, 0.45, 0.5, 0.7, 0.7, 0.83, 0.9, 0.92, 0.94, 0.96),
@@ -59,10 +62,14 @@ def _confidence_prior(step: int) -> float:
 
 
 class Confidence:
-    """How sure the draft model has been of late, and how often it is right at each degree of sureness."""
+    """How sure the draft model has been of late, and how often it is right at each degree of sureness.
 
-    def __init__(self) -> None:
-        self._right = [Chance(_confidence_prior(i), 8, 80) for i in range(len(_CONFIDENCE_SHARES))]
+    ``is_copy``: it has the target's own weights, in fewer bits.
+    """
+
+    def __init__(self, is_copy: bool = False) -> None:
+        priors = _COPY_CHANCES if is_copy else map(_confidence_prior, range(len(_CONFIDENCE_SHARES)))
+        self._right = [Chance(prior, 8, 80) for prior in priors]
         self._seen = [share * _CONFIDENCE_WEIGHT for share in _CONFIDENCE_SHARES]
         self._unit = 1.0
         self._n_tested = 0

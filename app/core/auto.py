@@ -30,7 +30,7 @@ _HOPELESS = 0.02  # a chance that ends the search for a better length
 _KEPT_UP = 2  # ids that a draft model in use has still to read: the bonus token and the one before it
 # Share of what the draft model promises to save that must pay for its reading. One that was never tried gets
 # the benefit of the doubt, once: how else would it become known?
-_CAUTION = 0.5
+_CAUTION = 0.7
 # Tokens before a draft model that did not pay is looked at again; each pause is twice as long.
 _FIRST_PAUSE = 32
 

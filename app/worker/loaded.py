@@ -17,7 +17,7 @@ from app.backend.devices import devices
 from app.backend.files import read_facts
 from app.backend.llama import CancelFlag
 from app.backend.model import Model, vocabulary_of
-from app.core.acceptance import Record
+from app.core.acceptance import Confidence, Record
 from app.core.costs import Costs, PassCosts
 from app.core.errors import HeadstartError
 from app.core.layers import layers_that_fit
@@ -153,7 +153,17 @@ class LoadedPair:
         target = self.target.measured(on_measuring)
         costs = Costs(target, self._draft.measured(on_measuring) if self._draft else None)
         learned_by = (self._draft.plan if self._draft else None, sampling.temperature == 0)
-        return Known(costs, self._records.setdefault(learned_by, Record()))
+        if learned_by not in self._records:
+            self._records[learned_by] = Record(model=Confidence(self._draft_is_copy))
+        return Known(costs, self._records[learned_by])
+
+    @property
+    def _draft_is_copy(self) -> bool:
+        """Whether the draft has the shape of the target: the same weights in fewer bits."""
+        if self._draft is None:
+            return False
+        ours, theirs = self.target.model.facts(), self._draft.model.facts()
+        return (ours.architecture, ours.parameters) == (theirs.architecture, theirs.parameters)
 
     def keep_costs(self) -> None:
         """Keep what real passes taught of the costs."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import statistics
 import time
 from collections.abc import Callable, Sequence
 
@@ -35,8 +35,9 @@ def pass_costs(context: Context, name: str, role: str, on_measuring: Callable[[]
 def measure(context: Context, role: str) -> PassCosts:
     """Time passes of several sizes behind what the cache holds, which stays. Raises Cancelled.
 
-    The shortest of repeated passes counts: whatever else runs can only make one longer. So does reason: what
-    several short passes, or one a little longer, would do cannot take much longer.
+    Of repeated passes the median counts, of every size alike: the shortest of many against the only one of
+    another size would tell a wrong ratio. So does reason: what several short passes, or one a little longer,
+    would do cannot take much longer.
     """
     # Of a target's pass every row is wanted; what a draft model reads in one is there to be remembered only.
     times = _times(context, PROBED[role], _BUDGET_S[role], needs_rows=role == "target")
@@ -53,6 +54,7 @@ def _times(context: Context, sizes: Sequence[int], budget_s: float, needs_rows: 
     length = len(context.ids)
     if context.n_ctx - length < max(sizes):
         length = 0
+    every: dict[int, list[float]] = {}
     times: dict[int, float] = {}
     started = time.perf_counter()
     try:
@@ -71,6 +73,7 @@ def _times(context: Context, sizes: Sequence[int], budget_s: float, needs_rows: 
                     context.decode([0] * n, n)
                 else:
                     context.extend([0] * n, lambda done: None)
-                times[n] = min(context.seconds - before, times.get(n, math.inf))
+                every.setdefault(n, []).append(context.seconds - before)
+                times[n] = statistics.median(every[n])
     finally:
         context.rewind(length)

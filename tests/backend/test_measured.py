@@ -83,7 +83,7 @@ class TestTime:
         assert measure(slow, "target").measured() == {1: 30.0}  # type: ignore[arg-type]
         assert slow.passes == [1, 1]
 
-    def test_the_shortest_of_repeated_passes_counts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_median_of_repeated_passes_counts(self, monkeypatch: pytest.MonkeyPatch) -> None:
         busy = iter(range(10_000))
         slow = Slow(lambda n: 0.001 * n * (1 + 3 * (next(busy) % 3 == 0)), monkeypatch)
         costs = measure(slow, "target")  # type: ignore[arg-type]

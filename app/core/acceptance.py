@@ -19,6 +19,9 @@ _CONFIDENCE_SHARES = (0.005, 0.01, 0.015, 0.02, 0.03, 0.03, 0.04, 0.05, 0.06, 0.
 _CONFIDENCE_WEIGHT = 16  # tokens that this start counts for
 _CONFIDENCE_KEEP = 1 - 1 / 64
 _TRIED_AFTER = 8  # tested tokens
+# Share of what a draft model promises to save that is counted on: the next text may be of another kind. A
+# copy is right in any.
+_TRUST, _COPY_TRUST = 0.5, 0.8
 _THRESHOLDS = (0, 4, 6, 8, 10)  # classes below which a draft may be ended
 # Where to start with a copy of the target in fewer bits, which is mostly right though it is unsure: how often
 # a 1.5B in 4 bits was over the built-in workloads.
@@ -73,11 +76,15 @@ class Confidence:
         self._seen = [share * _CONFIDENCE_WEIGHT for share in _CONFIDENCE_SHARES]
         self._unit = 1.0
         self._n_tested = 0
+        self._trust = _COPY_TRUST if is_copy else _TRUST
 
     @property
-    def was_tried(self) -> bool:
-        """Whether enough of its tokens were tested to go by them rather than by where the guess started."""
-        return self._n_tested >= _TRIED_AFTER
+    def trust(self) -> float:
+        """Share of what it promises to save that may be spent on reading.
+
+        One that was never tried gets the benefit of the doubt, once: how else would it become known?
+        """
+        return self._trust if self._n_tested >= _TRIED_AFTER else 1.0
 
     def chance(self, probability: float) -> float:
         """The chance of a drafted token by the draft model's largest probability before it is drawn."""

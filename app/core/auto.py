@@ -28,9 +28,6 @@ _USUAL = 160
 _MEMORY = 0.9  # the past's weight, a round, in what the draft model would save
 _HOPELESS = 0.02  # a chance that ends the search for a better length
 _KEPT_UP = 2  # ids that a draft model in use has still to read: the bonus token and the one before it
-# Share of what the draft model promises to save that must pay for its reading. One that was never tried gets
-# the benefit of the doubt, once: how else would it become known?
-_CAUTION = 0.7
 # Tokens before a draft model that did not pay is looked at again; each pause is twice as long.
 _FIRST_PAUSE = 32
 
@@ -293,8 +290,7 @@ class Policy:
             return False
         ahead = min(self._max_tokens - self._written, max(_USUAL - self._written, _USUAL // 2))
         saving = self._saved / self._saved_over * ahead
-        caution = _CAUTION if self._record.model.was_tried else 1.0
-        return saving * caution > self._costs.draft(n_unseen - 1, self._n_past)
+        return saving * self._record.model.trust > self._costs.draft(n_unseen - 1, self._n_past)
 
 
 def _worth(option: _Option) -> float:

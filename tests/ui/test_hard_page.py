@@ -13,7 +13,7 @@ from app.worker.client import PATIENCE_S
 from app.worker.messages import Failed
 from tests.ui.conftest import Served, Visitor, ready
 from tests.ui.fakes import FakeShelf, Script
-from tests.ui.test_page import OUTPUT, ask, choose, finished, output
+from tests.ui.test_page import OUTPUT, ask, choose, enter, finished, output
 
 TRACED = ["devtools.timeline", "disabled-by-default-devtools.timeline"]
 
@@ -118,8 +118,7 @@ def test_odd_texts_arrive_as_they_are_however_drafts_cut_them(fake: Served, visi
     page.check(f"#mode input[value={'draft' if k else 'plain'}]", force=True)
     if k:
         page.evaluate("document.querySelector('.hs-settings-toggle').click()")
-        page.fill("#n_draft input[type=number]", str(k))
-        page.keyboard.press("Tab")
+        enter(page, "#n_draft input[type=number]", str(k))
         page.keyboard.press("Escape")
     question = "".join(word for word in ODD_WORDS if word not in ("\r\n", "\0"))  # a text field changes those
     ask(page, question)

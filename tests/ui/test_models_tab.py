@@ -19,7 +19,7 @@ from tests.ui.conftest import Served, Visitor
 from tests.ui.fake_library import SCRIPT, FakeLibrary, model
 from tests.ui.fakes import FakeClient, FakeShelf
 from tests.ui.test_looks import COLOURS, contrast, rgb
-from tests.ui.test_page import ask, choose, finished, output
+from tests.ui.test_page import ask, choose, enter, finished, output
 
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 REPOSITORY, FILE = "someone/tiny-draft-GGUF", "tiny-draft-Q8_0.gguf"
@@ -163,7 +163,7 @@ def test_from_search_to_a_pair_that_answers(real: Real, visitor: Visitor) -> Non
     page.click(".hs-settings-toggle")
     page.click("#loading button")
     expect(page.locator("#n_ctx input")).to_have_value("1024")
-    page.fill("#max_tokens input", "12")
+    enter(page, "#max_tokens input", "12")
     page.keyboard.press("Escape")
     page.click("#mode label:has-text('Draft')")
     ask(page, "Hello")

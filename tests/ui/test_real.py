@@ -20,7 +20,7 @@ from playwright.sync_api import expect
 
 from app.core.paths import PROJECT
 from tests.ui.conftest import Visitor
-from tests.ui.test_page import ask, choose, finished, output
+from tests.ui.test_page import ask, choose, enter, finished, output
 
 OFFLINE = {
     "http_proxy": "no proxy at all",
@@ -100,8 +100,7 @@ def test_the_main_job(program: Program, visitor: Visitor, starter_model: Path) -
     page.click("#mode label:has-text('Lookup')")
     expect(page.locator("#mode :checked")).to_have_value("lookup")
     page.click(".hs-settings-toggle")
-    page.fill("#max_tokens input", "48")
-    page.keyboard.press("Tab")
+    enter(page, "#max_tokens input", "48")
     page.keyboard.press("Escape")
     question = "Repeat this line three times: the cat sat on the mat and the dog sat on the <b>cat</b>."
     ask(page, question)
@@ -127,8 +126,7 @@ def test_the_main_job(program: Program, visitor: Visitor, starter_model: Path) -
     assert page.query_selector(".hs-text b") is None
 
     page.click(".hs-settings-toggle")
-    page.fill("#max_tokens input", "2000")
-    page.keyboard.press("Tab")
+    enter(page, "#max_tokens input", "2000")
     page.keyboard.press("Escape")
     page.click(".hs-new")
     expect(page.locator(".hs-turn")).to_have_count(0)

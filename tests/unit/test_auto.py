@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_rounds import N_VOCAB, ScriptedDecoder, never
 
-from app.core.acceptance import Record
+from app.core.acceptance import Confidence, Record
 from app.core.auto import Choice, Policy
 from app.core.copying import N_EVIDENCE, Proposal
 from app.core.costs import Costs, PassCosts
@@ -133,20 +133,19 @@ class TestLearning:
         assert sum(drafted(done)) < LENGTH / 10
         assert done.decode_s + done.prefill_s < 1.06 * LENGTH
 
-    def test_a_draft_model_that_was_never_tried_reads_a_prompt_that_one_known_to_be_no_better_does_not(
-        self,
-    ) -> None:
-        def policy(record: Record) -> Policy:
-            return Policy(costs(MIDDLE, 0.3), record, 128)
-
-        tried = Record()
-        for _ in range(8):
-            tried.model.observe(0.999, True)
-        longest = {
-            name: max(n for n in range(1, 1024) if policy(record).reads_prompt(n, n))
-            for name, record in {"never tried": Record(), "tried": tried}.items()
-        }
-        assert longest["never tried"] > 1.3 * longest["tried"] > 0
+    def test_a_draft_model_reads_longer_prompts_while_it_is_untried_and_if_it_is_a_copy(self) -> None:
+        longest = {}
+        for is_copy in (False, True):
+            for n_tested in (0, 8):
+                record = Record(model=Confidence(is_copy))
+                for _ in range(n_tested):
+                    record.model.observe(0.6, True)
+                policy = Policy(costs(MIDDLE, 0.3), record, 128)
+                reads = [n for n in range(1, 1024) if policy.reads_prompt(n, n)]
+                longest[is_copy, n_tested] = max(reads)
+        assert longest[False, 0] > 1.5 * longest[False, 8] > 0
+        assert longest[True, 0] > 1.2 * longest[True, 8] > 0
+        assert longest[True, 8] > 1.5 * longest[False, 8]
 
     def test_a_draft_model_is_believed_as_far_as_it_was_right(self) -> None:
         """Sure and often wrong is drafted less of than unsure and mostly right, once that is known."""

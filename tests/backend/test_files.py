@@ -17,7 +17,7 @@ from app.backend.llama import never_cancelled
 from app.backend.model import Model, vocabulary_of
 from app.core.errors import Cancelled, HeadstartError
 from app.core.models import PairCheck
-from app.core.settings import LoadSettings
+from app.core.settings import LoadSettings, SamplingSettings
 from app.core.vocabulary import compare
 from app.worker.loaded import LoadedPair
 
@@ -172,6 +172,16 @@ class TestSettings:
         load(pair, tiny_target, tiny(TinyModel(likeness=0.995, n_ctx_train=64)))
         assert pair.draft is not None
         assert (pair.target.context.n_ctx, pair.draft.context.n_ctx) == (256, 64)
+
+    def test_auto_expects_more_of_a_copy_than_of_another_model(
+        self, pair: LoadedPair, tiny: WriteTiny, tiny_target: Path, tiny_draft: Path, headstart_home: Path
+    ) -> None:
+        chances = []
+        for draft in (tiny_draft, tiny(TinyModel(n_layer=1))):
+            load(pair, tiny_target, draft)
+            known = pair.known(SamplingSettings(), lambda name: None)
+            chances.append(known.record.model.chance(0.35))
+        assert chances[0] > 0.8 > chances[1]
 
     def test_the_plain_speed_is_known_after_loading(self, pair: LoadedPair, tiny_target: Path) -> None:
         load(pair, tiny_target)

@@ -27,7 +27,7 @@ from app.worker.messages import (
     Waiting,
 )
 
-UPDATE_S = 0.08  # between two updates while tokens come
+UPDATE_S = 0.15  # between two updates while tokens come
 BEAT_S = 0.4  # between two updates while nothing happens; a closed tab is noticed only at an update
 
 FINISHES = {

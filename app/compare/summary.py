@@ -17,8 +17,9 @@ from app.core.models import size_in_name
 from app.core.settings import Mode
 from app.core.stats import Stats
 
-# Equal settings measured twice: the median of 16 pairs differed by less than 1 %, that of 2 by up to 9 %.
-_NOISE, _NOISE_OF_FEW, _FEW = 0.05, 0.1, 6
+# By how much the median of so many pairs, or more, may differ from 1 without meaning anything. With equal
+# settings twice, that of 16 pairs differed by less than 1 %, that of 2 by up to 9 %, a single pair by 16 %.
+_NOISE = {6: 0.05, 2: 0.1, 1: 0.2}
 # How many of the pairs must lie on the median's side of 1 before a difference is called one.
 _AGREEING = 0.75
 
@@ -127,7 +128,7 @@ def labels(comparison: Comparison) -> dict[str, str]:
 def outcome(speedups: Sequence[float]) -> str:
     """What paired speed-ups say: ``faster`` or ``slower`` only where most of the pairs agree."""
     middle = statistics.median(speedups)
-    if abs(middle - 1) < (_NOISE_OF_FEW if len(speedups) < _FEW else _NOISE):
+    if abs(middle - 1) < next(noise for pairs, noise in _NOISE.items() if len(speedups) >= pairs):
         return "same"
     agreeing = sum((value > 1) == (middle > 1) for value in speedups) / len(speedups)
     if agreeing < _AGREEING:

@@ -144,6 +144,8 @@ def test_acceptance_by_position_adds_up_drafts_of_unlike_length() -> None:
     [
         ([1.5], "faster"),
         ([0.7], "slower"),
+        ([1.16], "same"),
+        ([0.86], "same"),
         ([1.04, 0.97, 1.0], "same"),
         ([1.09, 1.08], "same"),
         ([1.06] * 6, "faster"),

@@ -13,7 +13,7 @@ from app.core.auto import Choice
 from app.core.settings import ChatMessage, LoadSettings, Mode, Request, SpeculationSettings
 from app.core.stats import Stats
 from app.core.tokens import DraftSource, TokenEvent, TokenKind
-from app.ui import figures, outlook, stream
+from app.ui import answering, figures, outlook, stream
 from app.ui.answering import Answer, answer
 from app.ui.conversation import Conversation, Conversations, Turn
 from app.ui.reasons import why
@@ -299,7 +299,8 @@ def ask(script: Script, mode: Mode = Mode.DRAFT) -> tuple[list[str], Turn, FakeC
     return values, turn, client
 
 
-def test_values_only_grow_and_the_last_one_has_it_all() -> None:
+def test_values_only_grow_and_the_last_one_has_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answering, "UPDATE_S", 0.01)
     words = [f" word{i}" for i in range(60)]
     values, turn, _ = ask(Script(words, pause_s=0.02))
     assert len(values) > 3

@@ -141,8 +141,8 @@ class Policy:
 
     def learn_reading(self, n_read: int, seconds: float) -> None:
         """What it took the draft model to read ``n_read`` ids in one go."""
-        size = 1 << max(n_read.bit_length() - 1, 0)  # few sizes, however long the prompts are
         if n_read > MAX_DRAFT:
+            size = 1 << (n_read.bit_length() - 1)  # few sizes, however long the prompts are
             self._costs.observe_draft(size, self._n_past, seconds * size / n_read)
 
     def learn_lookup(self, evidence: int, right: bool) -> None:

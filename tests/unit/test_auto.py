@@ -147,6 +147,16 @@ class TestLearning:
         assert longest[True, 0] > 1.2 * longest[True, 8] > 0
         assert longest[True, 8] > 1.5 * longest[False, 8]
 
+    def test_a_prompt_is_read_again_once_reading_is_known_to_be_cheap(self) -> None:
+        dear = Costs(PassCosts(MIDDLE), PassCosts({1: 0.2, 128: 25.6}))
+        policy = Policy(dear, Record(), 128)
+        assert not policy.reads_prompt(400, 400)
+        speed = dear.target(1)
+        for _ in range(20):
+            policy.learn_reading(399, 4.0)
+        assert policy.reads_prompt(400, 400)
+        assert dear.target(1) == speed, "reading tells nothing of the machine's speed"
+
     def test_a_draft_model_is_believed_as_far_as_it_was_right(self) -> None:
         """Sure and often wrong is drafted less of than unsure and mostly right, once that is known."""
         lengths = []

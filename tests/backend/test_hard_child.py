@@ -116,8 +116,11 @@ def test_killed_in_a_comparison_costs_its_row_alone(
     submit, stopped, killed = client.submit, list[int](), list[int]()
 
     def submit_then_kill(*asked: Any) -> Run:
+        if stopped:
+            client.load = None
         run = submit(*asked)
         while stopped:
+            wait_for(lambda: client.load)  # given to this child: killed before, another serves it
             killed.append(stopped.pop())
             os.kill(killed[-1], signal.SIGKILL)
         return run

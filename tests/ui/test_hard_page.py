@@ -74,14 +74,7 @@ def test_a_model_that_vanished_is_named_when_another_takes_its_place(
     page = visitor.open(fake.address)
     page.check("#mode input[value=draft]", force=True)
     expect(page.locator(f"#{role}")).to_be_visible()
-    told: list[Request] = []
-    page.on("requestfinished", lambda request: told.append(request))
-    choose(page, f"#{role}", "short-lived")
-    picked = f'"{role}":"{FakeShelf.path("short-lived")}"'
-    # What is picked, and what follows: memory, outlook, and to remember it.
-    while sum(picked in (request.post_data or "") for request in told) < 4:
-        page.wait_for_timeout(50)
-    expect(page.locator(f"#{role}")).to_have_value(FakeShelf.path("short-lived"))
+    settle_on(page, role, "short-lived")
     fake.shelf.on_disk -= {"short-lived"}
     page.reload()
     ready(page)
@@ -92,13 +85,24 @@ def test_a_model_that_vanished_is_named_when_another_takes_its_place(
 
 
 def test_a_model_that_vanishes_before_it_is_asked_is_named(fake: Served, visitor: Visitor) -> None:
+    fake.shelf.on_disk |= {"short-lived"}
     page = visitor.open(fake.address)
-    choose(page, "#target", "starter")
-    expect(page.locator("#target")).to_have_value(FakeShelf.path("starter"))
-    fake.shelf.on_disk -= {"starter"}
+    settle_on(page, "target", "short-lived")
+    fake.shelf.on_disk -= {"short-lived"}
     ask(page, "Hi")
-    expect(page.locator(".hs-failed")).to_contain_text("starter.gguf is not among the models here")
+    expect(page.locator(".hs-failed")).to_contain_text("short-lived.gguf is not among the models here")
     assert fake.client.runs == []
+
+
+def settle_on(page: Page, role: str, name: str) -> None:
+    """Choose a model and wait for all that follows: memory, outlook, and to remember it."""
+    told: list[Request] = []
+    page.on("requestfinished", lambda request: told.append(request))
+    choose(page, f"#{role}", name)
+    picked = f'"{role}":"{FakeShelf.path(name)}"'
+    while sum(picked in (request.post_data or "") for request in told) < 4:
+        page.wait_for_timeout(50)
+    expect(page.locator(f"#{role}")).to_have_value(FakeShelf.path(name))
 
 
 # Texts

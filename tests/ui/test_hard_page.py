@@ -13,7 +13,7 @@ from app.worker.client import PATIENCE_S
 from app.worker.messages import Failed
 from tests.ui.conftest import Served, Visitor, ready
 from tests.ui.fakes import FakeShelf, Script
-from tests.ui.test_page import OUTPUT, ask, choose, enter, finished, output
+from tests.ui.test_page import OUTPUT, ask, choose, enter, finished, output, until
 
 TRACED = ["devtools.timeline", "disabled-by-default-devtools.timeline"]
 
@@ -100,8 +100,7 @@ def settle_on(page: Page, role: str, name: str) -> None:
     page.on("requestfinished", lambda request: told.append(request))
     choose(page, f"#{role}", name)
     picked = f'"{role}":"{FakeShelf.path(name)}"'
-    while sum(picked in (request.post_data or "") for request in told) < 4:
-        page.wait_for_timeout(50)
+    assert until(lambda: sum(picked in (request.post_data or "") for request in told) >= 4, page)
     expect(page.locator(f"#{role}")).to_have_value(FakeShelf.path(name))
 
 

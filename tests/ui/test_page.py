@@ -14,7 +14,7 @@ from playwright.sync_api import Page, expect
 from app.core.errors import HeadstartError
 from app.core.settings import ChatMessage, Mode
 from app.worker.messages import Failed
-from tests.ui.conftest import Served, Visitor, ready
+from tests.ui.conftest import PATIENCE_MS, Served, Visitor, ready
 from tests.ui.fakes import FakeShelf, Script
 
 WORDS = [f" word{i}" for i in range(24)]
@@ -633,8 +633,8 @@ def test_quit_asks_first(fake: Served, visitor: Visitor) -> None:
 
 
 def until(condition: Callable[[], bool], page: Page) -> bool:
-    """Whether it comes true within five seconds; the page goes on meanwhile."""
-    for _ in range(100):
+    """Whether it comes true in time; the page goes on meanwhile."""
+    for _ in range(PATIENCE_MS // 50):
         if condition():
             return True
         page.wait_for_timeout(50)

@@ -161,8 +161,7 @@ class Policy:
             elif place == round_.n_accepted and round_.next_kind is TokenKind.RECOVERED:
                 self._record.model.observe(probability, False)
         self._reads_again = self._reads_again or round_.n_again > 0
-        n_passed = round_.n_again + len(round_.draft) + 1
-        self._costs.observe_target(n_passed, self._n_past - round_.n_again, round_.verify_s)
+        self._costs.observe_target(round_.n_passed, self._n_past - round_.n_again, round_.verify_s)
         if self._n_looks and n_looked_up == 0:
             if self._n_unseen <= _KEPT_UP:
                 steps = self._n_looks + self._n_unseen - 1

@@ -56,6 +56,11 @@ class Round:
     n_again: int = 0
 
     @property
+    def n_passed(self) -> int:
+        """How many ids the target's pass went over."""
+        return self.n_again + 1 + len(self.draft)
+
+    @property
     def output(self) -> tuple[int, ...]:
         """The ids that this round adds to the answer."""
         kept = self.draft[: self.n_accepted]

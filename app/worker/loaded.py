@@ -32,9 +32,8 @@ from app.worker.measured import pass_costs
 
 OnLoading = Callable[[str, str, float], None]
 OnMeasuring = Callable[[str], None]  # told a file name
-# Enough single-token passes to smooth over a busy machine, few enough to follow a growing context.
-_PLAIN_PASSES_KEPT = 32
-_PLAIN_PASSES_AT_LOAD = 5
+# Enough passes to smooth over a busy machine, few enough to follow a growing context.
+_PASSES_KEPT = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +87,20 @@ class LoadedModel:
         self._kept: Kept | None = None
 
     def measured(self, on_measuring: OnMeasuring) -> PassCosts:
-        """What its passes cost, measured when first asked for. Raises Cancelled."""
+        """What its passes cost, measured when first asked for, which it is told. Raises Cancelled."""
         if self._kept is None:
             told = partial(on_measuring, self.plan.path.name)
             self._kept = pass_costs(self.context, self.name, self.plan.role, told)
         return self._kept.costs
+
+    def of_one(self, n: int, n_past: int) -> float | None:
+        """The part of a pass over ``n`` tokens behind ``n_past`` that one over a single token would take.
+
+        None where that was not measured.
+        """
+        if n == 1:
+            return 1.0
+        return self._kept.costs(1, n_past) / self._kept.costs(n, n_past) if self._kept else None
 
     def keep_costs(self) -> None:
         """Keep what real passes taught of the costs."""
@@ -114,7 +122,7 @@ class LoadedPair:
         self._draft: LoadedModel | None = None
         self._format: ChatFormat | None = None
         self._checked: tuple[_Plan, _Plan] | None = None
-        self._plain_passes: deque[float] = deque(maxlen=_PLAIN_PASSES_KEPT)
+        self._plain_passes: deque[float] = deque(maxlen=_PASSES_KEPT)
         # What was learned of acceptance, by the draft and by whether sampling is greedy.
         self._records: dict[tuple[_Plan | None, bool], Record] = {}
 
@@ -141,9 +149,14 @@ class LoadedPair:
         widths = [model.model.n_vocab for model in (self._target, self._draft) if model]
         return min(widths)
 
-    def note_plain_pass(self, seconds: float) -> None:
-        """Take in the time of a pass over a single token."""
-        self._plain_passes.append(seconds)
+    def note_pass(self, n: int, n_past: int, seconds: float) -> None:
+        """Take in the time of a target's pass over ``n`` tokens; a plain one would have been a part of it.
+
+        So the estimate is of the same minute as what it is compared with, also where every pass has a draft.
+        """
+        part = self.target.of_one(n, n_past)
+        if part is not None:
+            self._plain_passes.append(part * seconds)
 
     def known(self, sampling: SamplingSettings, on_measuring: OnMeasuring) -> Known:
         """What auto goes by with this pair and this way of sampling.
@@ -172,7 +185,7 @@ class LoadedPair:
 
     @property
     def plain_tokens_per_s(self) -> float | None:
-        """The estimate of plain decoding's speed."""
+        """The estimate of plain decoding's speed; None until there was a pass that tells."""
         return 1 / statistics.median(self._plain_passes) if self._plain_passes else None
 
     def change_to(self, load: LoadSettings, on_loading: OnLoading) -> None:
@@ -201,20 +214,12 @@ class LoadedPair:
         loaded = LoadedModel(plan, self._cancel, on_loading)
         try:
             self._format = ChatFormat(loaded.model)
-            self._time_plain_passes(loaded.context)
+            loaded.context.decode([0], 1)  # warms the weights up
+            loaded.context.rewind(0)
         except BaseException:
             loaded.close()
             raise
         self._target = loaded
-
-    def _time_plain_passes(self, context: Context) -> None:
-        """A few single-token passes give a first estimate; the very first one also warms the weights up."""
-        for _ in range(_PLAIN_PASSES_AT_LOAD + 1):
-            before = context.seconds
-            context.decode([0], 1)
-            self.note_plain_pass(context.seconds - before)
-        self._plain_passes.popleft()
-        context.rewind(0)
 
     def _check_draft(self, plan: _Plan) -> None:
         """Refuse a draft whose ids mean something else, before its weights are read."""

@@ -11,6 +11,7 @@ from app.core.costs import PROBED, PassCosts
 from app.worker.kept_costs import Kept, keep, recall
 
 _BUDGET_S = {"target": 2.0, "draft": 1.0}
+_ENOUGH = 16  # times through all sizes; a fast machine needs no more
 # A measurement beside other work is wrong, and nothing tells that it was.
 _TIMES = 3
 _ROUGHNESS = 1.25  # how much longer a pass may take than one over more tokens
@@ -60,7 +61,7 @@ def _times(context: Context, sizes: Sequence[int], budget_s: float, needs_rows: 
     try:
         context.rewind(length)
         context.decode([0], 1)  # warms up
-        while True:
+        for _ in range(_ENOUGH):
             for n in sizes:
                 context.rewind(length)
                 if length + n > context.n_ctx:
@@ -75,5 +76,6 @@ def _times(context: Context, sizes: Sequence[int], budget_s: float, needs_rows: 
                     context.extend([0] * n, lambda done: None)
                 every.setdefault(n, []).append(context.seconds - before)
                 times[n] = statistics.median(every[n])
+        return times
     finally:
         context.rewind(length)

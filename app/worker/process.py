@@ -93,14 +93,17 @@ def _generate(pair: LoadedPair, request: Request, send: Send) -> Finished:
         ids, left_out = fit(request.messages, pair.format.prompt_ids, context.n_ctx, request.max_tokens)
     vocabulary = Vocabulary(model.piece, model.is_end, pair.n_shared)
     draft = pair.draft.context if pair.draft else None
-    is_auto = request.speculation.mode is Mode.AUTO
-    known = pair.known(request.sampling, lambda name: send(Measuring(name))) if is_auto else None
+    known = None
+    if request.speculation.mode is Mode.AUTO:
+        known = pair.known(request.sampling, lambda name: send(Measuring(name)))
+    elif request.speculation.mode is not Mode.PLAIN:  # what it gains is told by the target's costs
+        pair.target.measured(lambda name: send(Measuring(name)))
     answer = Answer(context, draft, vocabulary, ids, request, time.perf_counter, known)
     opens_thinking = not request.raw and pair.format.opens_thinking(ids)
     send(Started(answer.prompt_ids, answer.cached_tokens, left_out, opens_thinking))
     for settled in answer.settled_rounds(lambda done, total: send(Prefilling(done, total))):
-        if not settled.round.draft and not settled.round.n_again:
-            pair.note_plain_pass(settled.round.verify_s)
+        length = len(answer.prompt_ids) + settled.stats.output_tokens
+        pair.note_pass(settled.round.n_passed, length, settled.round.verify_s)
         send(
             RoundDone(
                 settled.round.index,

@@ -183,9 +183,27 @@ class TestSettings:
             chances.append(known.record.model.chance(0.35))
         assert chances[0] > 0.8 > chances[1]
 
-    def test_the_plain_speed_is_known_after_loading(self, pair: LoadedPair, tiny_target: Path) -> None:
+    def test_every_pass_tells_what_a_plain_one_would_have_taken(
+        self, pair: LoadedPair, tiny_target: Path, headstart_home: Path
+    ) -> None:
         load(pair, tiny_target)
-        assert (pair.plain_tokens_per_s or 0) > 0
+        assert pair.plain_tokens_per_s is None
+        pair.note_pass(5, 100, 1.0)  # what such a pass costs was not measured
+        assert pair.plain_tokens_per_s is None
+        costs = pair.target.measured(lambda name: None)
+        for _ in range(3):
+            pair.note_pass(5, 100, 10 * costs(5))  # the machine is ten times slower than when it was measured
+        assert pair.plain_tokens_per_s == pytest.approx(0.1 / costs(1))
+
+    def test_without_drafts_plain_passes_tell(self, pair: LoadedPair, tiny_target: Path) -> None:
+        load(pair, tiny_target)
+        for seconds in (0.5, 0.25, 0.1):
+            pair.note_pass(1, 100, seconds)
+        assert pair.plain_tokens_per_s == 4.0
+        load(pair, tiny_target)
+        assert pair.plain_tokens_per_s == 4.0
+        load(pair, tiny_target, cache_type_k="f32")
+        assert pair.plain_tokens_per_s is None
         assert pair.target.context.ids == []
 
 

@@ -24,7 +24,7 @@ const node = (tag, className, text) => {
 const list = element.querySelector(".hs-list"), chart = element.querySelector(".hs-chart");
 const tips = {
   speed: "Decode speed: tokens of the answer over the time from the end of reading the prompt to the last token.",
-  ratio: "This answer's speed over that of plain decoding on this machine, which is estimated from single-token passes.",
+  ratio: "This answer's speed over that of plain decoding on this machine, which is estimated from the costs of passes measured here.",
 };
 const withTip = (target, words) => {
   const tip = node("span", "hs-tip", words);

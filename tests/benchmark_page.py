@@ -36,6 +36,9 @@ MODEL = models_dir() / "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
 QUESTION = "Write the integers from 1 to 2000 in order, separated by commas, and nothing else."
 MAX_TOKENS = 1000  # it counts a little shorter
 CATEGORIES = ["devtools.timeline", "disabled-by-default-devtools.timeline"]
+# Playwright's own waiting looks at every frame, which makes the browser draw sixty a second.
+UNTIL_THE_END = """() => new Promise((done) => setInterval(
+    () => document.querySelector(".hs-summary") && done(), 500))"""
 COUNT_UPDATES = """() => {
     window.updates = 0;
     new MutationObserver(() => { window.updates += 1; }).observe(
@@ -102,7 +105,7 @@ def opened(browser: Browser, address: str) -> Page:
 
 def answered(page: Page) -> None:
     ask(page, QUESTION)
-    page.wait_for_selector(".hs-summary")
+    page.evaluate(UNTIL_THE_END)
 
 
 def work_of(events: list[dict[str, object]]) -> tuple[float, list[float]]:

@@ -21,7 +21,13 @@ from app.ui.models_find import UNDER_WAY
 from app.ui.picker import DRAFTING, Offer, Picker, Picks, progress_card, require_listed
 from app.ui.shelf import Shelf
 
-QUIET = {"show_progress": "hidden", "concurrency_limit": None, "api_visibility": "private"}
+# Progress on no component: for its sake the browser copies, at each update, all that the components hold.
+QUIET: dict[str, Any] = {
+    "show_progress": "hidden",
+    "show_progress_on": [],
+    "concurrency_limit": None,
+    "api_visibility": "private",
+}
 # One after the other, so that what was picked last is also shown last.
 IN_TURN = {**QUIET, "concurrency_limit": 1, "concurrency_id": "picks"}
 

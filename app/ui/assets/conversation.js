@@ -4,6 +4,7 @@ const turnsBox = $(".hs-turns"), scroller = $(".hs-scroll"), input = $(".hs-inpu
 const turns = [];
 let id = null, head = null, cursor = 0, editing = false, busy = false, pinned = null, heard = 0;
 let begun = false, halting = false, left = "";
+let scrollsNext = null; // whether the next frame scrolls to the end; null while none is awaited
 
 // ---- the stream -------------------------------------------------------------------------------------------
 
@@ -49,7 +50,15 @@ function follow() {
   }
   current()?.answer.flush();
   $(".hs-empty").hidden = turns.length > 0;
-  if (wasAtEnd) toEnd();
+  // Where things lie is asked once a frame, when all is written: each answer to it costs a layout.
+  if (scrollsNext === null) requestAnimationFrame(showLatest);
+  scrollsNext = scrollsNext || wasAtEnd;
+}
+
+function showLatest() {
+  for (const turn of turns) turn.answer.strip.showLatest();
+  if (scrollsNext) toEnd();
+  scrollsNext = null;
 }
 
 // How far the end of the conversation lies below what is seen. On a narrow screen the page itself scrolls.

@@ -9,6 +9,7 @@ const sourceOf = (round) => round.l && round.m ? "both" : round.l ? "l" : round.
 class StripView {
   constructor() {
     this.rounds = [];
+    this.longest = 0; // of the drafts
     this.merged = 0; // how many of the oldest rounds the first block stands for
     this.blocks = [];
     this.root = make("div", "hs-rounds");
@@ -38,6 +39,7 @@ class StripView {
       round[source] += 1;
       round.accepted += code === "a";
       round.keptL += code === "a" && source === "l";
+      this.longest = Math.max(this.longest, round.drafted);
     }
     this.dirtyFrom = Math.min(this.dirtyFrom ?? index, index);
   }
@@ -51,14 +53,20 @@ class StripView {
     const most = this.merged + MOST_BLOCKS, n = this.rounds.length;
     if (n > most) this.merge(this.merged + Math.ceil((n - most) / MERGED_AT_ONCE) * MERGED_AT_ONCE);
     for (let i = Math.max(this.dirtyFrom, this.merged); i < n; i++) this.draw(this.rounds[i]);
-    const longest = Math.max(...this.rounds.map((round) => round?.drafted ?? 0));
+    const longest = this.longest;
     this.root.style.setProperty("--unit", longest > 16 ? "2px" : longest > 8 ? "3px" : longest > 4 ? "5px" : "7px");
     this.root.style.setProperty("--longest", longest);
     this.dirtyFrom = undefined;
     this.root.hidden = false;
+    this.hasGrown = true;
+    if (!this.shown) this.count();
+  }
+
+  showLatest() {
+    if (!this.hasGrown) return;
+    this.hasGrown = false;
     const isRead = this.shown || this.row.matches(":hover");
     if (!isRead) this.row.scrollLeft = this.row.scrollWidth;
-    if (!this.shown) this.count();
   }
 
   merge(upTo) {

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+import gradio as gr
+
 from app.core.errors import HeadstartError
 from app.core.settings import LoadSettings, Mode, Request
 from app.core.thinking import find_thinking
@@ -27,7 +29,8 @@ from app.worker.messages import (
     Waiting,
 )
 
-UPDATE_S = 0.15  # between two updates while tokens come
+UPDATE_S = 0.2  # between two updates while tokens come
+FIGURES_S = 0.5  # between two updates of the figures: numbers are read no faster, and drawing takes time
 BEAT_S = 0.4  # between two updates while nothing happens; a closed tab is noticed only at an update
 
 FINISHES = {
@@ -155,7 +158,8 @@ class Answer:
 def answer(
     client: Client, conversation: Conversation, turn: Turn, load: LoadSettings, request: Request
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Submit the request and yield the page's values, at least twice a second, until it has ended.
+    """Submit the request and yield the page's values, at least twice a second, until it has ended;
+    the figures are skipped where their last ones are too fresh.
 
     Closing the generator cancels the run. A turn that has left the conversation has no more to show.
     """
@@ -168,7 +172,8 @@ def answer(
         run = turn.run = client.submit(load, request)
         if turn.stopped:
             run.cancel()
-        shown_at, is_new, silence = time.monotonic(), False, ""
+        shown_at = figures_at = time.monotonic()
+        is_new, silence = False, ""
         for batch in run.batches(UPDATE_S):
             for message in batch:
                 making.take(message)
@@ -179,8 +184,11 @@ def answer(
             if time.monotonic() - shown_at >= (UPDATE_S if is_new else BEAT_S):
                 if not conversation.has(turn):
                     return
-                yield making.shown()
+                value, figures = making.shown()
+                has_figures = not is_new or time.monotonic() - figures_at >= FIGURES_S
+                yield value, figures if has_figures else gr.skip()
                 shown_at, is_new = time.monotonic(), False
+                figures_at = shown_at if has_figures else figures_at
     except HeadstartError as error:
         making.fail(error.what, error.remedy)
     except Exception as error:  # the page must come out of its waiting whatever happened

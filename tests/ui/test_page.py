@@ -116,6 +116,30 @@ def test_figures_and_counts_match_the_spans(fake: Served, visitor: Visitor) -> N
     expect(page.locator(".hs-said")).to_contain_text("24 tokens in")
 
 
+# True as soon as half a second's frames have passed that nothing of the page asked for.
+RESTS = """async () => {
+  const request = window.requestAnimationFrame;
+  let asked = 0;
+  window.requestAnimationFrame = (draw) => { asked++; return request(draw); };
+  let still = 0;
+  for (let frame = 0; still < 30 && frame < 1200; frame++) {
+    await new Promise((drawn) => request(drawn));
+    still = asked ? 0 : still + 1;
+    asked = 0;
+  }
+  window.requestAnimationFrame = request;
+  return still === 30;
+}"""
+
+
+def test_a_page_that_waits_draws_nothing(fake: Served, visitor: Visitor) -> None:
+    page = visitor.open(fake.address)
+    assert page.evaluate(RESTS)
+    ask(page, "Say words")
+    finished(page)
+    assert page.evaluate(RESTS)
+
+
 def test_plain_mode_shows_no_rates(fake: Served, visitor: Visitor) -> None:
     fake.client.script = Script(WORDS[:5])
     page = visitor.open(fake.address)

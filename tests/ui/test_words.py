@@ -6,6 +6,7 @@ import itertools
 import json
 from pathlib import Path
 
+import gradio as gr
 import pytest
 
 from app.compare.outlook import Expectation
@@ -309,6 +310,23 @@ def test_values_only_grow_and_the_last_one_has_it_all(monkeypatch: pytest.Monkey
     output = [fields[1] for fields in records(values[-1]) if fields[0] in ("a", "c", "b", "t")]
     assert output == words
     assert records(values[-1])[-1][:2] == ["end", "stop"]
+
+
+def test_figures_come_less_often_than_tokens_and_the_last_ones_are_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, seconds in {"UPDATE_S": 0.01, "FIGURES_S": 3600.0, "BEAT_S": 3600.0}.items():
+        monkeypatch.setattr(answering, name, seconds)
+    client, conversation = FakeClient(), Conversation()
+    client.script = Script([f" word{i}" for i in range(30)], pause_s=0.02)
+    turn = conversation.begin("question")
+    request = Request(conversation.messages(""), speculation=SpeculationSettings(Mode.DRAFT))
+    shown = [drawn for _, drawn in answer(client, conversation, turn, LoadSettings("t.gguf"), request)]  # type: ignore[arg-type]
+    assert len(shown) > 3
+    assert shown[1:-1] == [gr.skip()] * (len(shown) - 2)
+    assert shown[0]["running"]
+    assert shown[-1] == turn.figures
+    assert not shown[-1]["running"]
 
 
 def test_counts_are_those_of_the_tokens() -> None:

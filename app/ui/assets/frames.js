@@ -1,5 +1,5 @@
-// Gradio's sign of loading counts the time for as long as the page is open, also once it is gone: sixty frames a
-// second, each drawn anew. This page shows no such count, so the step of that count, and nothing else, gets no frame.
+// Gradio's sign that the page is loading counts the time for as long as the page is open, also once it is gone: sixty
+// frames a second. This page shows no such count, so the step of that count, and nothing else, gets no frame.
 {
   const counting = /^\(\)=>\{\w+\(\w+,\(performance\.now\(\)-.*\)\/1e3\)/;
   const request = window.requestAnimationFrame.bind(window);

@@ -67,6 +67,7 @@ class Run:
     tokens: int
     decode_s: float
     total_s: float
+    other_s: float = 0.0  # of decode_s, in no pass and no draft
     rounds: list[tuple[int, int, int, float, float]] = field(default_factory=list)
 
     def observe(self, drafted: int, kept: int, by_model: int, draft_s: float, verify_s: float) -> None:
@@ -159,6 +160,11 @@ def live(target: str, kinds: Sequence[str], temperature: float, max_tokens: int)
     report(
         f"{TARGETS[target].stem}, temperature {temperature:g}, up to {max_tokens} tokens, live", runs, costs
     )
+    for name in (str(PLAIN), str(AUTO)):
+        made = [run for (_, setting), some in runs.items() if setting == name for run in some]
+        own = [1e3 * run.other_s / len(run.rounds) for run in made]
+        spread = f"{min(own):.2f} to {max(own):.2f}"
+        print(f"{name}: {statistics.median(own):.2f} ms a round outside of the models ({spread})")
 
 
 def answer(
@@ -195,6 +201,7 @@ def answer(
                 stats = message.stats
                 run.tokens = stats.output_tokens
                 run.decode_s, run.total_s = stats.decode_s or 0.0, stats.total_s or 0.0
+                run.other_s = stats.other_s or 0.0
     return run
 
 
